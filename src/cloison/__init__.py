@@ -1,0 +1,47 @@
+"""cloison: pack training samples into blocks, and prove on your own model that nothing bleeds.
+
+The public names are found when first used, so ``import cloison`` loads numpy and little else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cloison import errors as errors
+    from cloison import forms as forms
+    from cloison import losses as losses
+    from cloison.blocks import Block as Block
+    from cloison.samples import Sample as Sample
+    from cloison.segments import Segments as Segments
+    from cloison.spec import PackSpec as PackSpec
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Block": "blocks",
+    "PackSpec": "spec",
+    "Sample": "samples",
+    "Segments": "segments",
+}
+"""Public name to the module that defines it."""
+
+_PACKAGES = ("errors", "forms", "losses")
+
+__all__ = ["__version__", *_PACKAGES, *_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f"cloison.{_HOMES[name]}"), name)
+    elif name in _PACKAGES:
+        value = import_module(f"cloison.{name}")
+    else:
+        raise AttributeError(f"module 'cloison' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
