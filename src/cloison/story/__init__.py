@@ -1,0 +1,1 @@
+"""The demo: the main job and its proof, on data that every machine has."""
