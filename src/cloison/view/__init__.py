@@ -1,0 +1,1 @@
+"""The same findings for the eye: terminal and pages."""
