@@ -1,7 +1,7 @@
 """Prompt/response samples made from the sources of the running Python's standard library.
 
-Every machine with Python has them, they are real, and their lengths have a heavy tail. Which Python it is decides what they are:
-a version's samples are always the same, in the same order.
+Every machine with Python has them, they are real, and their lengths have a heavy tail. They depend on the version of Python
+only: the same version gives the same samples in the same order.
 """
 
 from __future__ import annotations
