@@ -1,0 +1,138 @@
+"""Files that are whole or not there: written beside their place under another name, synced, and moved into it.
+
+A reader never sees half a file under its real name. What a killed writer leaves behind ends in ``.part`` and is removed by
+`sweep`. Every operating-system error becomes a StoreError that says what to do about it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cloison.errors import StoreError
+
+__all__ = ["PART", "claim", "file_sha256", "read_json", "replacing", "store_errors", "sweep", "sync_folder", "write_json"]
+
+PART = ".part"
+"""The suffix of files that are not finished."""
+
+_REMEDIES = {
+    errno.ENOSPC: "Free space on that disk and run again: what is finished is kept.",
+    errno.EDQUOT: "Free space within the quota and run again: what is finished is kept.",
+    errno.EACCES: "Make the folder writable, or name another.",
+    errno.EPERM: "Make the folder writable, or name another.",
+    errno.EROFS: "The file system is read-only: name a folder elsewhere.",
+    errno.ENOENT: "Check the path.",
+    errno.ENOTDIR: "A part of the path is a file: name another folder.",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n), or lower workers.",
+}
+
+
+@contextmanager
+def store_errors(doing: str) -> Iterator[None]:
+    """Turn an OSError inside the block into a StoreError that begins with ``doing``; StoreErrors pass unchanged."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        remedy = _REMEDIES.get(error.errno or 0, "Run again once that is mended: what is finished is kept.")
+        raise StoreError(f"{doing}.", f"The system says: {reason}.", remedy) from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a path to write to; when the block ends well, what was written is at ``path``, synced, else nothing is."""
+    part = path.with_name(f"{path.name}.{os.getpid()}{PART}")
+    with store_errors(f"{path} cannot be written"):
+        try:
+            yield part
+            descriptor = os.open(part, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(part, path)
+            sync_folder(path.parent)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable, where the system can."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # a system without folder handles
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:  # some network file systems
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Put ``value`` at ``path`` as JSON with sorted keys, whole or not at all."""
+    text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+    with replacing(path) as part:
+        part.write_text(text + "\n", encoding="utf-8", errors="surrogatepass")
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON at ``path``, or None when there is no such file.
+
+    Raises:
+        StoreError: it cannot be read, or is no JSON.
+    """
+    with store_errors(f"{path} cannot be read"):
+        try:
+            text = path.read_text(encoding="utf-8", errors="surrogatepass")
+        except FileNotFoundError:
+            return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise StoreError(f"{path} must be JSON.", f"It does not parse: {error}.", "Remove it and run again.") from error
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 (hex) of the content at ``path``. Cost: one read, about 2 GB a second."""
+    with store_errors(f"{path} cannot be read"), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def claim(folder: Path) -> None:
+    """Make ``folder`` (with its parents) and prove that it can be written to."""
+    with store_errors(f"{folder} cannot be used"):
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe.{os.getpid()}{PART}"
+        probe.write_bytes(b"cloison")
+        probe.unlink()
+
+
+def sweep(folder: Path, *, alone: bool = False) -> None:
+    """Remove the unfinished files of writers that are gone; of all writers where the caller is ``alone`` (holds the lock)."""
+    if folder.is_dir():
+        for path in folder.glob(f"*{PART}"):
+            writer = path.name.removesuffix(PART).rpartition(".")[2]
+            if alone or not (writer.isdigit() and _lives(int(writer))):
+                path.unlink(missing_ok=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True

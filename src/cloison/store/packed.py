@@ -1,0 +1,218 @@
+"""Packed: a packed data set on disk, opened. Random access by block, nothing read before it is asked for."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cloison.blocks import Block
+from cloison.errors import ChangedError
+from cloison.ledger import Ledger
+from cloison.segments import Segments
+from cloison.spec import PackSpec
+from cloison.store.columns import RESERVED
+from cloison.store.files import file_sha256, store_errors
+from cloison.store.manifest import Manifest, read_manifest
+
+__all__ = ["Packed", "open"]
+
+_CACHED_GROUPS = 4
+
+
+def open(path: str | Path) -> Packed:
+    """Return the packed data set at ``path``.
+
+    Its files are there with the sizes that the manifest states; `Packed.verify` proves their content.
+
+    Raises:
+        ManifestError: no manifest, or a damaged one.
+        ChangedError: a file is missing or has another size.
+    """
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    for shard in manifest.shards:
+        file = folder / shard.name
+        if Path(shard.name).name != shard.name or not file.is_file():
+            raise ChangedError(f"{file} must be there.", "It is missing.", "Pack again into an empty folder, or restore it.")
+        size = file.stat().st_size
+        if size != shard.size_bytes:
+            raise ChangedError(
+                f"{file} must have {shard.size_bytes:,} bytes.", f"It has {size:,}.", "Pack again, or restore the file."
+            )
+    return Packed(folder, manifest)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Packed:
+    """A packed data set. ``len`` is its blocks, ``packed[b]`` a `Block`; iteration reads in order.
+
+    Equal when the logical hashes are. It can be pickled: what travels is the path.
+    """
+
+    path: Path
+    manifest: Manifest
+    _groups: OrderedDict[tuple[int, int], pa.Table] = field(default_factory=OrderedDict)
+    _files: dict[int, pq.ParquetFile] = field(default_factory=dict)
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def spec(self) -> PackSpec:
+        """Every choice that shaped it."""
+        return self.manifest.spec
+
+    @property
+    def ledger(self) -> Ledger:
+        """The account of every sample and token of the sources."""
+        return self.manifest.ledger
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the sources, tokenizer, spec, format and versions."""
+        return self.manifest.fingerprint
+
+    @property
+    def capacity(self) -> int:
+        """Tokens a block holds at most."""
+        return self.manifest.spec.capacity
+
+    def __len__(self) -> int:
+        return self.manifest.num_blocks
+
+    def __repr__(self) -> str:
+        m = self.manifest
+        return (
+            f"Packed({str(self.path)!r}: {m.num_blocks:,} blocks of {m.spec.capacity:,}, {m.num_segments:,} segments, "
+            f"{m.num_tokens:,} tokens, {m.utilization:.2%} full)"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Packed) and self.manifest.logical_hash == other.manifest.logical_hash
+
+    def __hash__(self) -> int:
+        return hash(self.manifest.logical_hash)
+
+    def __reduce__(self) -> tuple[Callable[[str], Packed], tuple[str]]:
+        return open, (str(self.path),)
+
+    # ------------------------------------------------------------------ reading
+
+    @overload
+    def __getitem__(self, index: int) -> Block: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Block]: ...
+    def __getitem__(self, index: int | slice) -> Block | list[Block]:
+        """Return block ``index`` (or the blocks of a slice). Cost: one row group decoded; the last few stay in memory."""
+        if isinstance(index, slice):
+            return [self[b] for b in range(*index.indices(len(self)))]
+        b = range(len(self))[index]
+        ends = self._shard_ends()
+        shard = bisect_right(ends, b) - 1
+        group, row = divmod(b - ends[shard], self.manifest.blocks_per_group)
+        return self._block(self._group(shard, group), row)
+
+    def __iter__(self) -> Iterator[Block]:
+        return (self[b] for b in range(len(self)))
+
+    def segments(self) -> Segments:
+        """Return the boundaries of all blocks, a row each. Cost: one column read, no tokens."""
+        lengths, counts = self._flat("seq_lengths")
+        return Segments(
+            lengths.astype(np.int32, copy=False), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), self.capacity
+        )
+
+    def seq_lengths(self) -> npt.NDArray[np.int32]:
+        """Return int32 [segments], the lengths of all segments, block after block."""
+        return self.segments().seq_lengths
+
+    def sample_ids(self) -> npt.NDArray[np.int64]:
+        """Return int64 [segments], the source sample of each segment, block after block."""
+        return self._flat("sample_ids")[0]
+
+    def verify(self) -> None:
+        """Return when every file has the content that the manifest states.
+
+        Raises:
+            ChangedError: a file has another sha256.
+        """
+        for shard in self.manifest.shards:
+            found = file_sha256(self.path / shard.name)
+            if found != shard.sha256:
+                raise ChangedError(
+                    f"{self.path / shard.name} must have the sha256 {shard.sha256[:16]}...",
+                    f"It is {found[:16]}...: the file changed after packing.",
+                    "Pack again into an empty folder, or restore the file.",
+                )
+
+    # ------------------------------------------------------------------ inside
+
+    def _shard_ends(self) -> list[int]:
+        return [0, *accumulate(shard.num_blocks for shard in self.manifest.shards)]
+
+    def _file(self, shard: int) -> pq.ParquetFile:
+        if shard not in self._files:
+            path = self.path / self.manifest.shards[shard].name
+            with store_errors(f"{path} cannot be read"):
+                self._files[shard] = pq.ParquetFile(path, memory_map=True)
+        return self._files[shard]
+
+    def _group(self, shard: int, group: int) -> pa.Table:
+        key = (shard, group)
+        if key not in self._groups:
+            name = self.manifest.shards[shard].name
+            with store_errors(f"{self.path / name} cannot be read"):
+                self._groups[key] = self._file(shard).read_row_group(group)
+            while len(self._groups) > _CACHED_GROUPS:
+                self._groups.popitem(last=False)
+        self._groups.move_to_end(key)
+        return self._groups[key]
+
+    def _flat(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        values, counts = [], []
+        for shard in range(len(self.manifest.shards)):
+            column = self._file(shard).read([name]).column(name)
+            for chunk in column.chunks:
+                values.append(chunk.flatten().to_numpy(zero_copy_only=False))
+                counts.append(np.diff(chunk.offsets.to_numpy()).astype(np.int64))
+        if not values:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        flat = np.concatenate(values)
+        flat.setflags(write=False)
+        return flat, np.concatenate(counts)
+
+    def _block(self, table: pa.Table, row: int) -> Block:
+        cells = {name: table.column(name)[row].values for name in table.column_names}
+        arrays = {name: cells[name].to_numpy(zero_copy_only=False) for name in RESERVED if name in cells}
+        kinds = self.manifest.columns
+        token = {name: _entries(cells[name]) for name, kind in kinds.items() if kind == "token"}
+        segment = {name: _entries(cells[name]) for name, kind in kinds.items() if kind == "segment"}
+        if "first_labels" in arrays:
+            segment["first_labels"] = arrays["first_labels"]
+        return Block(
+            arrays["input_ids"],
+            arrays["labels"],
+            Segments.from_lengths([arrays["seq_lengths"]], self.capacity),
+            arrays["sample_ids"],
+            arrays.get("starts", None),
+            arrays.get("loss_weights"),
+            token,
+            segment,
+        )
+
+
+def _entries(values: pa.Array) -> Any:
+    """Return the entries of a carried column: numpy for plain numbers, else a list of Python values."""
+    kind = values.type
+    if (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and values.null_count == 0:
+        return values.to_numpy(zero_copy_only=False)
+    return values.to_pylist()
