@@ -1,4 +1,4 @@
-"""Tiny random models of every causal-LM type of the installed transformers, for experiments that need the code, not the weights.
+"""Tiny random models of every causal-LM type of the installed transformers, for experiments on code, not on weights.
 
 A tiny model has the type's own code paths with small sizes: one layer of every kind that its configuration lists, windows and
 chunks shorter than an ordinary sample, grouped heads, a few experts, a vocabulary of 96. Its weights are large enough that
@@ -7,16 +7,17 @@ attention is far from uniform and that every token matters, which an initialisat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from logging import ERROR
 from typing import Any
 
 from cloison.errors import InputError, require
-from cloison.proof.tiny_configs import BY_FIELD, BY_TYPE, KIND_FIELDS, NONE_TOO, NOT_BUILT
+from cloison.proof.tiny_configs import BY_FIELD, BY_TYPE, FLAGS, KIND_FIELDS, NONE_TOO, NOT_BUILT
 
 __all__ = ["causal_types", "tiny_config", "tiny_model"]
 
 _PADDING = 0
-_TEXT = ("text_config", "decoder", "decoder_config")
 
 
 def causal_types() -> dict[str, str]:
@@ -47,11 +48,12 @@ def tiny_config(model_type: str, **changes: Any) -> Any:
             "Pass a key such as 'llama'; causal_types() lists them.",
         )
     config_class = CONFIG_MAPPING[model_type]
-    fields = _shrunk(config_class, model_type)
-    for name, value in changes.items():
-        nested = isinstance(value, Mapping) and isinstance(fields.get(name), dict)
-        fields[name] = {**fields[name], **value} if nested else value
-    return config_class(**fields)
+    with _quiet():
+        fields = _shrunk(config_class, model_type)
+        for name, value in changes.items():
+            nested = isinstance(value, Mapping) and isinstance(fields.get(name), dict)
+            fields[name] = {**fields[name], **value} if nested else value
+        return config_class(**fields)
 
 
 def tiny_model(model_type: str, seed: int = 0, attn: str = "eager", **changes: Any) -> tuple[Any, Any]:
@@ -68,11 +70,26 @@ def tiny_model(model_type: str, seed: int = 0, attn: str = "eager", **changes: A
     from transformers import AutoModelForCausalLM
 
     config = tiny_config(model_type, **changes)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _quiet():
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=attn, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, attn_implementation=attn, dtype=torch.float32
+        )
     _liven(model, seed)
     return model.eval(), config
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hold back what transformers says of the ids and limits of the defaults, which a small vocabulary cannot meet."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity(ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
 
 
 # ---------------------------------------------------------------------- configurations
@@ -93,6 +110,8 @@ def _shrunk(config_class: Any, model_type: str) -> dict[str, Any]:
             fields[name] = {str(new): _override(plain, value[key]) for key in value for new in _places(layers, int(key))}
         elif name in BY_FIELD or name in NONE_TOO:
             fields[name] = _small(name, value)
+        elif name in FLAGS and isinstance(value, bool):
+            fields[name] = FLAGS[name]
         elif name == "pad_token_id":
             fields[name] = _PADDING
         if (
@@ -112,7 +131,7 @@ def _shrunk(config_class: Any, model_type: str) -> dict[str, Any]:
 
 
 def _layers(plain: Mapping[str, Any]) -> list[int]:
-    """Return which layers of the default stay: the first of every kind in every list of kinds, at least two; [] without lists."""
+    """Return which layers of the default stay: the first of every kind in every list, two at least; [] without lists."""
     depth = plain.get("num_hidden_layers")
     lists = [value for name in KIND_FIELDS if isinstance(value := plain.get(name), (list, tuple)) and len(value) == depth]
     if not lists or not isinstance(depth, int):
@@ -127,12 +146,14 @@ def _places(layers: list[int], old: int) -> list[int]:
 
 def _override(plain: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return one layer's own settings, small, and still unlike those of the other layers where they were."""
-    return {
-        name: BY_FIELD[name] * (2 if value != plain.get(name) else 1)
-        if name in BY_FIELD and not isinstance(value, bool)
-        else value
-        for name, value in changes.items()
-    }
+    small = dict(changes)
+    for name, value in changes.items():
+        if name in BY_FIELD and not isinstance(value, bool):
+            small[name] = BY_FIELD[name] * (2 if value != plain.get(name) else 1)
+    heads = changes.get("num_attention_heads")
+    if heads is not None and changes.get("num_key_value_heads") == heads:
+        small["num_key_value_heads"] = small["num_attention_heads"]
+    return small
 
 
 def _derived(config_class: Any, name: str) -> bool:
@@ -162,7 +183,7 @@ def _small(name: str, value: Any) -> Any:
 
 
 def _liven(model: Any, seed: int) -> None:
-    """Draw the weights anew so that outputs depend strongly on content: matrices keep the variance of what they read, times two.
+    """Draw the weights anew, so that outputs depend strongly on content: matrices double the variance of what they read.
 
     Constant vectors (norms, biases, sinks, gates) are moved off their constants, so that none of them hides a fault; what the
     type initialises in a way of its own (decays, time steps) stays.
