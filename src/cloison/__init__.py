@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cloison.samples import Sample as Sample
     from cloison.segments import Segments as Segments
     from cloison.spec import PackSpec as PackSpec
+    from cloison.text.encode import encode as encode
 
 __version__ = "0.1.0"
 
@@ -24,6 +25,7 @@ _HOMES = {
     "PackSpec": "spec",
     "Sample": "samples",
     "Segments": "segments",
+    "encode": "text.encode",
 }
 """Public name to the module that defines it."""
 

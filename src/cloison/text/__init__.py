@@ -1,0 +1,1 @@
+"""Records to samples: readers, chat templates, spans, targets."""

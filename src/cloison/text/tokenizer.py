@@ -1,0 +1,154 @@
+"""Vocabulary: what packing needs of a tokenizer, the same from a path, a `tokenizers.Tokenizer` or a transformers tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cloison.errors import InputError
+
+__all__ = ["Vocabulary", "load_tokenizer"]
+
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """A tokenizer and the texts beside it.
+
+    Attributes:
+        backend: the `tokenizers.Tokenizer`, without truncation and padding.
+        special: the named special tokens that templates see, as {"eos_token": "<|im_end|>"}.
+        templates: chat templates by name; one alone is "default"; none: an empty dict.
+        prefix: the ids that the tokenizer itself puts before a text (a BOS), by its post-processor.
+        suffix: the ids that it puts behind one.
+        size: ids are below this.
+        content_hash: sha256 (hex) of the tokenizer's own serialised form and the special tokens.
+    """
+
+    backend: Any
+    special: Mapping[str, str]
+    templates: Mapping[str, str]
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    size: int
+    content_hash: str
+
+    @property
+    def eos_id(self) -> int | None:
+        """The id of the end of a document, or None where the tokenizer names none."""
+        token = self.special.get("eos_token")
+        found = None if token is None else self.backend.token_to_id(token)
+        return None if found is None else int(found)
+
+
+def load_tokenizer(tokenizer: Any) -> Vocabulary:
+    """Return the Vocabulary of ``tokenizer``.
+
+    Args:
+        tokenizer: a folder with tokenizer.json (and tokenizer_config.json, chat_template.jinja, special_tokens_map.json where
+            they are), such a tokenizer.json itself, a `tokenizers.Tokenizer` (which knows no template and no EOS), or a fast
+            transformers tokenizer.
+
+    Raises:
+        InputError: no tokenizer.json there, a file that does not parse, or an object of another kind.
+    """
+    from tokenizers import Tokenizer
+
+    if isinstance(tokenizer, Vocabulary):
+        return tokenizer
+    if isinstance(tokenizer, (str, Path)):
+        return _from_path(Path(tokenizer))
+    if isinstance(tokenizer, Tokenizer):
+        return _assembled(tokenizer, {}, {})
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if isinstance(backend, Tokenizer):
+        template = getattr(tokenizer, "chat_template", None)
+        special = {name: str(value) for name in _NAMED if (value := getattr(tokenizer, name, None)) is not None}
+        return _assembled(backend, special, _templates(template))
+    raise InputError(
+        "tokenizer is a path, a tokenizers.Tokenizer or a fast transformers tokenizer.",
+        f"It is a {type(tokenizer).__module__}.{type(tokenizer).__name__}.",
+        "Pass the folder that holds tokenizer.json (save_pretrained writes one).",
+    )
+
+
+def _from_path(path: Path) -> Vocabulary:
+    from tokenizers import Tokenizer
+
+    folder = path if path.is_dir() else path.parent
+    file = folder / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise InputError(
+            f"the tokenizer {str(path)!r} must be a folder with a tokenizer.json, or that file.",
+            "There is none." if path.exists() else "There is no such path.",
+            "Write one with save_pretrained of a fast tokenizer; names of hubs are not looked up.",
+        )
+    try:
+        backend = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises bare Exceptions
+        raise InputError(f"{file} must be a tokenizer.json.", f"It does not load: {error}.", "Mend or replace it.") from error
+    config = _json(folder / "tokenizer_config.json")
+    named = _json(folder / "special_tokens_map.json") | config
+    special = {name: text for name in _NAMED if (text := _token_text(named.get(name))) is not None}
+    templates = _templates(config.get("chat_template"))
+    loose = folder / "chat_template.jinja"
+    if loose.is_file():
+        templates["default"] = loose.read_text(encoding="utf-8")
+    more = folder / "additional_chat_templates"
+    if more.is_dir():
+        templates |= {one.stem: one.read_text(encoding="utf-8") for one in sorted(more.glob("*.jinja"))}
+    return _assembled(backend, special, templates)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file} must be JSON.", f"It does not parse: {error}.", "Mend or remove it.") from error
+    return value if isinstance(value, dict) else {}
+
+
+def _token_text(value: Any) -> str | None:
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _templates(value: Any) -> dict[str, str]:
+    if isinstance(value, str):
+        return {"default": value}
+    if isinstance(value, list):
+        return {str(one["name"]): str(one["template"]) for one in value}
+    return {str(name): str(text) for name, text in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _assembled(backend: Any, special: dict[str, str], templates: dict[str, str]) -> Vocabulary:
+    from tokenizers import Tokenizer
+
+    if backend.truncation is not None or backend.padding is not None:
+        # The caller's own object stays as it is.
+        backend = Tokenizer.from_str(backend.to_str())
+        backend.no_truncation()
+        backend.no_padding()
+    content = hashlib.sha256(backend.to_str().encode("utf-8"))
+    content.update(json.dumps(special, sort_keys=True).encode("utf-8"))
+    bare = backend.encode("a", add_special_tokens=False).ids
+    full = backend.encode("a", add_special_tokens=True).ids
+    room = len(full) - len(bare)
+    first = next((k for k in range(room + 1) if full[k : k + len(bare)] == bare), 0)
+    return Vocabulary(
+        backend=backend,
+        special=special,
+        templates=templates,
+        prefix=tuple(full[:first]),
+        suffix=tuple(full[first + len(bare) :]),
+        size=int(backend.get_vocab_size(with_added_tokens=True)),
+        content_hash=content.hexdigest(),
+    )
