@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cloison import forms as forms
     from cloison import losses as losses
     from cloison.blocks import Block as Block
+    from cloison.forms.hf import collate as collate
     from cloison.samples import Sample as Sample
     from cloison.segments import Segments as Segments
     from cloison.spec import PackSpec as PackSpec
@@ -25,6 +26,7 @@ _HOMES = {
     "PackSpec": "spec",
     "Sample": "samples",
     "Segments": "segments",
+    "collate": "forms.hf",
     "encode": "text.encode",
 }
 """Public name to the module that defines it."""
