@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from cloison import losses as losses
     from cloison.blocks import Block as Block
     from cloison.forms.hf import collate as collate
+    from cloison.ledger import Ledger as Ledger
+    from cloison.planning.planner import plan as plan
+    from cloison.planning.plans import Plan as Plan
     from cloison.samples import Sample as Sample
     from cloison.segments import Segments as Segments
     from cloison.spec import PackSpec as PackSpec
@@ -23,11 +26,14 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Block": "blocks",
+    "Ledger": "ledger",
     "PackSpec": "spec",
+    "Plan": "planning.plans",
     "Sample": "samples",
     "Segments": "segments",
     "collate": "forms.hf",
     "encode": "text.encode",
+    "plan": "planning.planner",
 }
 """Public name to the module that defines it."""
 

@@ -1,0 +1,188 @@
+"""Patterns: a plan on counts (which lengths share a block, and how often), and its filling with samples.
+
+Everything about which lengths go together is decided on the histogram; a pattern is one kind of block, repeated. What is left
+are two passes over the samples: count, and scatter their ids. `fill` does the second, for every policy that works on counts:
+
+1. ids sorted by class (a counting sort; each thread has a range of samples and cursors of its own, so the result is the same);
+2. each class shuffled by key (classes are small enough for the cache, so this is nearly free);
+3. blocks in pattern order take the next ids of their classes and are written to their shuffled place: reads are sequential,
+   and each block costs one random write.
+
+Cost: 8-14 ns a sample on one thread, 2 x 4 bytes a sample (uint32 ids), 8 bytes a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from cloison.planning.bijection import derive, permutation, shuffle
+from cloison.planning.items import Items, spread
+
+__all__ = ["Patterns", "fill"]
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Patterns:
+    """Kinds of blocks and how often each is used.
+
+    Attributes:
+        counts: int64 [patterns], blocks of each, at least 1.
+        offsets: int64 [patterns + 1], the entries of pattern p are [offsets[p]:offsets[p + 1]] of the next two.
+        classes: int32 [entries], a length in units of align.
+        repeats: int32 [entries], how many items of it a block takes.
+    """
+
+    counts: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    classes: npt.NDArray[np.int32]
+    repeats: npt.NDArray[np.int32]
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of all patterns."""
+        return int(self.counts.sum())
+
+    def segments(self) -> npt.NDArray[np.int64]:
+        """Return int64 [patterns], the segments of a block of each."""
+        return self._sums(self.repeats)
+
+    def units(self) -> npt.NDArray[np.int64]:
+        """Return int64 [patterns], the units that a block of each holds."""
+        return self._sums(self.repeats.astype(np.int64) * self.classes)
+
+    def _sums(self, entries: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        ends = np.zeros(entries.size + 1, np.int64)
+        np.cumsum(entries, out=ends[1:])
+        return np.asarray(ends[self.offsets[1:]] - ends[self.offsets[:-1]], np.int64)
+
+    def used(self, units: int) -> npt.NDArray[np.int64]:
+        """Return int64 [units + 1], how many items of each class the blocks take."""
+        out = np.zeros(units + 1, np.int64)
+        each = np.repeat(self.counts, np.diff(self.offsets)) * self.repeats
+        np.add.at(out, self.classes, each)
+        return out
+
+
+@njit(cache=True, nogil=True)
+def _scatter(classes: Any, first: int, cursors: Any, out: Any) -> None:
+    for i in range(classes.size):
+        c = classes[i]
+        if c:
+            out[cursors[c]] = first + i
+            cursors[c] += 1
+
+
+@njit(cache=True, nogil=True)
+def _shuffle_classes(ids: Any, starts: Any, first: int, last: int, key: Any) -> None:
+    for c in range(first, last):
+        if starts[c + 1] - starts[c] > 1:
+            shuffle(ids[starts[c] : starts[c + 1]], key + np.uint64(c) * np.uint64(0xD1342543DE82EF95))
+
+
+@njit(cache=True, nogil=True)
+def _entry_bases(counts: Any, offsets: Any, classes: Any, repeats: Any, cursors: Any) -> Any:
+    """Where, among the ids sorted by class, the first block of each pattern takes its first item of each entry."""
+    bases = np.empty(classes.size, np.int64)
+    for p in range(counts.size):
+        for e in range(offsets[p], offsets[p + 1]):
+            bases[e] = cursors[classes[e]]
+            cursors[classes[e]] += counts[p] * repeats[e]
+    return bases
+
+
+@njit(cache=True, nogil=True)
+def _write(
+    firsts: Any, offsets: Any, repeats: Any, bases: Any, ids: Any, place: Any, at: Any, first: int, last: int, out: Any
+) -> None:
+    """Write blocks first..last-1 (in pattern order; firsts[p] is the first of pattern p) to their places."""
+    p = np.searchsorted(firsts, first, side="right") - 1
+    for block in range(first, last):
+        while block >= firsts[p + 1]:
+            p += 1
+        to = at[place[block]]
+        within = block - firsts[p]
+        for e in range(offsets[p], offsets[p + 1]):
+            k = repeats[e]
+            source = bases[e] + within * k
+            for s in range(k):
+                out[to] = ids[source + s]
+                to += 1
+
+
+def fill(patterns: Patterns, items: Items, seed: int, shuffled: bool) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """Return (offsets int64 [blocks + 1], item ids [placed]) of the blocks that ``patterns`` describe.
+
+    Shuffled: the samples of a class and the blocks are in keyed random order. Otherwise samples of a class are taken as they
+    come, and blocks are ordered by their earliest sample.
+    """
+    ids = _sorted_by_class(items)
+    starts = np.concatenate([[0], np.cumsum(items.counts)]).astype(np.int64)
+    if shuffled:
+        edges = np.searchsorted(starts, [ids.size * i // items.threads for i in range(items.threads + 1)])
+        edges[0], edges[-1] = 0, items.counts.size
+        key = derive(seed, 1)
+        spread(
+            items.threads,
+            lambda a, b: _shuffle_classes(ids, starts, a, b, key),
+            [(int(a), int(b)) for a, b in pairwise(edges) if a < b],
+        )
+    bases = _entry_bases(patterns.counts, patterns.offsets, patterns.classes, patterns.repeats, starts[:-1].copy())
+    blocks = patterns.num_blocks
+    firsts = np.concatenate([[0], np.cumsum(patterns.counts)]).astype(np.int64)
+    segments = np.repeat(patterns.segments().astype(np.int32), patterns.counts)
+    place = permutation(blocks, derive(seed, 2)) if shuffled else np.arange(blocks, dtype=np.uint32)
+    offsets, out = _written(patterns, items, ids, bases, firsts, segments, place)
+    if shuffled or not blocks:
+        return offsets, out
+    earliest = np.minimum.reduceat(items.places(out)[0], offsets[:-1])
+    place[np.argsort(earliest, kind="stable")] = np.arange(blocks, dtype=np.uint32)
+    return _written(patterns, items, ids, bases, firsts, segments, place)
+
+
+def _written(
+    patterns: Patterns,
+    items: Items,
+    ids: npt.NDArray[Any],
+    bases: npt.NDArray[np.int64],
+    firsts: npt.NDArray[np.int64],
+    segments: npt.NDArray[np.int32],
+    place: npt.NDArray[Any],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    blocks = place.size
+    offsets = np.zeros(blocks + 1, np.int64)
+    offsets[1:][place] = segments
+    np.cumsum(offsets, out=offsets)
+    out = np.empty(int(offsets[-1]), ids.dtype)
+    pieces = items.threads if blocks > 1 << 16 else 1
+    edges = [blocks * i // pieces for i in range(pieces + 1)]
+    spread(
+        items.threads,
+        lambda a, b: _write(firsts, patterns.offsets, patterns.repeats, bases, ids, place, offsets, a, b, out),
+        pairwise(edges),
+    )
+    return offsets, out
+
+
+def _sorted_by_class(items: Items) -> npt.NDArray[Any]:
+    """Return the ids of all placed items, by class and, within a class, in rising order."""
+    out = np.empty(items.placed, items.id_type)
+    cursors = np.concatenate([[0], np.cumsum(items.counts)])[:-1].astype(np.int64)
+    jobs = []
+    for (start, stop), (_, _, counts) in zip(items.id_ranges(), items.ranges, strict=True):
+        jobs.append((start, stop, cursors.copy()))
+        cursors += counts
+
+    def scatter(start: int, stop: int, own: npt.NDArray[np.int64]) -> None:
+        for at in range(start, stop, _CHUNK):
+            _scatter(items.classes(at, min(at + _CHUNK, stop)), at, own, out)
+
+    spread(items.threads, scatter, jobs)
+    return out

@@ -1,0 +1,161 @@
+"""Plan: which segments go into which block, in which order, with its proof, its account and how mixed it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cloison.ledger import Ledger
+from cloison.planning.items import Items
+from cloison.planning.patterns import Patterns
+
+if TYPE_CHECKING:
+    from cloison.planning.composition import Composition
+
+__all__ = ["Plan"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan:
+    """Blocks as one flat list of segments: block b is ``[offsets[b]:offsets[b + 1]]`` of the three arrays beside it.
+
+    `starts`, `seq_lengths` and `composition` are derived when first asked for, so that a plan of 1e9 samples holds little more
+    than its ids. All arrays are read-only; plans are equal when capacity and arrays are.
+
+    Attributes:
+        capacity: tokens a block holds at most.
+        policy, seed, order, align, max_segments, look_ahead: as it was made.
+        offsets: int64 [blocks + 1].
+        sample_ids: uint32 [segments] (int64 where ids do not fit), the sample of each segment.
+        lower_bound: no plan of these items has fewer blocks. ``bound_name`` says which argument proves it.
+        ledger: what came in, what is in blocks, and what became of the rest.
+        seconds: how long planning took. Not part of the value.
+        patterns: kinds of blocks, where the policy works on counts; else None.
+        items: what was planned (refers to the lengths that the caller gave).
+    """
+
+    capacity: int
+    policy: str
+    seed: int
+    order: str
+    align: int
+    max_segments: int | None
+    look_ahead: int
+    offsets: npt.NDArray[np.int64]
+    sample_ids: npt.NDArray[Any]
+    lower_bound: int
+    bound_name: str
+    ledger: Ledger
+    items: Items
+    patterns: Patterns | None = None
+    seconds: float = 0.0
+    given_starts: npt.NDArray[np.int32] | None = field(default=None)
+    given_lengths: npt.NDArray[np.int32] | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        for array in (self.offsets, self.sample_ids, self.given_starts, self.given_lengths):
+            if array is not None:
+                array.setflags(write=False)
+
+    # ------------------------------------------------------------------ arrays
+
+    @cached_property
+    def starts(self) -> npt.NDArray[np.int32]:
+        """int32 [segments], where in its sample each segment begins: 0 unless the sample was split."""
+        if self.given_starts is not None:
+            return self.given_starts
+        zeros = np.zeros(self.num_segments, np.int32)
+        zeros.setflags(write=False)
+        return zeros
+
+    @cached_property
+    def seq_lengths(self) -> npt.NDArray[np.int32]:
+        """int32 [segments], real lengths in tokens, in the order of the blocks."""
+        lengths = self._lengths(0, self.num_segments)
+        lengths.setflags(write=False)
+        return lengths
+
+    def _lengths(self, start: int, stop: int) -> npt.NDArray[np.int32]:
+        """Lengths of segments start..stop-1, gathered from the source, without keeping all of them."""
+        if self.given_lengths is not None:
+            return self.given_lengths[start:stop]
+        if "seq_lengths" in self.__dict__:
+            return self.seq_lengths[start:stop]
+        return self.items.real_lengths(self.sample_ids[start:stop])
+
+    def __len__(self) -> int:
+        """Blocks."""
+        return self.num_blocks
+
+    def __getitem__(self, block: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Return (sample_ids, starts, seq_lengths) of one block, each [segments of the block]."""
+        index = range(self.num_blocks)[block]
+        a, b = int(self.offsets[index]), int(self.offsets[index + 1])
+        starts = np.zeros(b - a, np.int32) if self.given_starts is None else self.given_starts[a:b]
+        return self.sample_ids[a:b], starts, self._lengths(a, b)
+
+    def __iter__(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
+        return (self[block] for block in range(self.num_blocks))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Plan)
+            and self.capacity == other.capacity
+            and np.array_equal(self.offsets, other.offsets)
+            and np.array_equal(self.sample_ids, other.sample_ids)
+            and np.array_equal(self.starts, other.starts)
+            and np.array_equal(self.seq_lengths, other.seq_lengths)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # ------------------------------------------------------------------ numbers
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks."""
+        return int(self.offsets.size - 1)
+
+    @property
+    def num_segments(self) -> int:
+        """Segments in all blocks."""
+        return int(self.sample_ids.size)
+
+    @property
+    def num_tokens(self) -> int:
+        """Valid tokens in all blocks (real ones, before rounding up to ``align``)."""
+        return self.ledger.tokens_kept
+
+    @property
+    def utilization(self) -> float:
+        """Valid tokens / (blocks x capacity); 1 for a plan without blocks."""
+        return self.num_tokens / (self.num_blocks * self.capacity) if self.num_blocks else 1.0
+
+    @property
+    def padded_utilization(self) -> float:
+        """What one sample a row would have given, every row as wide as the longest: valid tokens / (segments x longest)."""
+        longest = int(np.flatnonzero(self.items.counts).max(initial=0)) * self.align
+        return self.num_tokens / (self.num_segments * longest) if self.num_segments else 1.0
+
+    @property
+    def gap(self) -> float:
+        """(blocks - lower bound) / lower bound: 0 is proven optimal."""
+        return (self.num_blocks - self.lower_bound) / self.lower_bound if self.lower_bound else 0.0
+
+    @cached_property
+    def composition(self) -> Composition:
+        """How far the blocks are from a random assignment, in steps of 64 blocks; see `composition.compose` for other steps."""
+        from cloison.planning.composition import compose
+
+        return compose(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"Plan({self.num_segments:,} segments in {self.num_blocks:,} blocks of {self.capacity:,}, policy={self.policy!r}, "
+            f"utilization={self.utilization:.4f}, gap={self.gap:.4%})"
+        )
