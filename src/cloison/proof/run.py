@@ -1,0 +1,291 @@
+"""Subject: what is under test, as one function from blocks to outputs in packed row order.
+
+A module with a collate function, a bare callable and an Adapter are the same to every experiment: `Subject.run(blocks)` gives
+the outputs of every valid token, block after block and segment after segment, whatever the batch looked like on the way.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cloison.blocks import Block
+from cloison.errors import InputError
+from cloison.proof.blocks import lengths_of
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+__all__ = ["Outputs", "Subject", "logits_of", "places", "subject"]
+
+Batch = Mapping[str, Any]
+
+NOT_PASSED = ("labels", "num_items_in_batch", "shift_labels")
+"""Keys of a batch that ask a Hugging Face model for a loss; without them a forward gives logits on every path."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What one forward gave, the rows of tokens in packed row order.
+
+    Attributes:
+        logits: [tokens, features], any float dtype; hidden states where the model has no head.
+        hidden: [tokens, width] what entered the head, or None where the model does not say which module that is.
+        batch: what the model was called with.
+        places: int64 [tokens], where each token lies in the flattened ids of the batch, or None where outputs came in order.
+    """
+
+    logits: Tensor
+    hidden: Tensor | None
+    batch: Batch
+    places: npt.NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is under test.
+
+    Attributes:
+        call: batch to the model's output.
+        collate: blocks to batch.
+        module: the torch module inside, or None for a callable that shows none (then there are no hooks and no gradients).
+        single: block of one segment to the batch of that sample alone, not packed.
+        call_single: batch of a sample alone to the model's output.
+        name: for reports.
+        ordered: whether outputs come in packed row order whatever the batch looks like, as an Adapter's do.
+    """
+
+    call: Callable[[Batch], Any]
+    collate: Callable[[Sequence[Block]], Batch]
+    module: nn.Module | None
+    single: Callable[[Block], Batch]
+    call_single: Callable[[Batch], Any]
+    name: str
+    ordered: bool = False
+
+    def run(self, blocks: Sequence[Block]) -> Outputs:
+        """Return the outputs of ``blocks`` packed as the user packs them."""
+        return self._outputs(self.call, self.collate(blocks), blocks, self.ordered)
+
+    def run_alone(self, block: Block) -> Outputs:
+        """Return the outputs of a block of one segment, not packed at all: ids in a row of their own."""
+        return self._outputs(self.call_single, self.single(block), [block], False)
+
+    def run_batch(self, batch: Batch, blocks: Sequence[Block]) -> Outputs:
+        """Return the outputs of a batch that holds ``blocks``, made by someone else."""
+        return self._outputs(self.call, batch, blocks, self.ordered)
+
+    def _outputs(self, call: Callable[[Batch], Any], batch: Batch, blocks: Sequence[Block], ordered: bool) -> Outputs:
+        batch = on_device(batch, self.module)
+        head = _head(self.module)
+        seen: list[Tensor] = []
+        hook = None if head is None else head.register_forward_pre_hook(lambda _, args: seen.append(args[0]) if args else None)
+        try:
+            output = call(batch)
+        finally:
+            if hook is not None:
+                hook.remove()
+        logits = logits_of(output)
+        at = None if ordered else places(batch, blocks)
+        tokens = sum(lengths_of(blocks))
+        hidden = seen[-1] if seen and seen[-1].shape[:-1] == logits.shape[:-1] else None
+        return Outputs(_packed(logits, at, tokens), None if hidden is None else _packed(hidden, at, tokens), batch, at)
+
+
+def subject(
+    model: Any,
+    collate: Callable[[Sequence[Block]], Batch] | None = None,
+    alone: Callable[[Block], Batch] | None = None,
+) -> Subject:
+    """Return the Subject of ``model``: a torch module, a callable from batch to logits, or an Adapter.
+
+    Args:
+        model: a module is called with the batch as keywords; so is an Adapter (it has ``collate`` and is callable); any other
+            callable gets the batch as its one argument.
+        collate: how the user signals packing. Left out, an Adapter's own, and else `cloison.collate`'s.
+        alone: block of one segment to the batch of that sample alone. Left out, a module gets the bare ``input_ids`` and
+            ``use_cache=False``, any other callable gets ``collate([block])``.
+    """
+    import torch
+
+    if not callable(model):
+        raise InputError("verify takes a module, a callable or an Adapter.", f"It got a {type(model).__name__}.", "Pass one.")
+    name = type(model).__name__ if not inspect.isfunction(model) else model.__name__
+    if isinstance(model, torch.nn.Module):
+        call = _caller(model)
+        return Subject(call, collate or _default_collate(), model, alone or _single(_keywords(model.forward)), call, name)
+    if hasattr(model, "collate"):
+        module = model.model if isinstance(getattr(model, "model", None), torch.nn.Module) else None
+        own = collate or model.collate
+        call = _caller(model)
+        if module is None:
+            return Subject(call, own, None, alone or (lambda block: own([block])), call, name, True)
+        return Subject(call, own, module, alone or _single(_keywords(module.forward)), _caller(module), name, True)
+    if collate is None:
+        raise InputError("a callable needs collate=.", "It was left out.", "Pass the function from blocks to its batch.")
+    module = next((value for value in getattr(model, "__dict__", {}).values() if isinstance(value, torch.nn.Module)), None)
+    return Subject(model, collate, module, alone or (lambda block: collate([block])), model, name)
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the logits of what a model returned: a tensor, or ``.logits``, ``["logits"]``, ``.last_hidden_state``.
+
+    Of a tuple it is the first float tensor with two axes or more.
+
+    Raises:
+        InputError: none of these is there.
+    """
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        found: Any = output
+    elif isinstance(output, Mapping) or hasattr(output, "logits") or hasattr(output, "last_hidden_state"):
+        found = None
+        for name in ("last_hidden_state", "logits"):
+            value = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+            found = found if value is None else value
+    elif isinstance(output, (tuple, list)):
+        found = next((v for v in output if isinstance(v, torch.Tensor) and v.is_floating_point() and v.dim() >= 2), None)
+    else:
+        found = None
+    if not isinstance(found, torch.Tensor) or not found.is_floating_point() or found.dim() < 2:
+        raise InputError(
+            "the model must return something for every token.",
+            f"It returned {type(output).__name__} without logits or hidden states.",
+            "Pass a callable from batch to logits, or switch on the model's logits.",
+        )
+    return found
+
+
+def places(batch: Batch, blocks: Sequence[Block]) -> npt.NDArray[np.int64] | None:
+    """Return int64 [tokens]: where the valid tokens of ``blocks`` lie among the flattened ids of ``batch``.
+
+    Found by the tokens themselves: flat rows, padded rows on either side, a row a sample, in any order. None where the batch
+    shows no ids, or not these.
+    """
+    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    if ids is None or not hasattr(ids, "detach"):
+        return None
+    rows = ids.detach().reshape(-1, ids.shape[-1]).cpu().numpy()
+    samples = [sample.input_ids for block in blocks for sample in block.samples()]
+    for parts in ([np.concatenate(samples)], [block.input_ids for block in blocks], samples):
+        for right in (True, False):
+            found = _one_a_row(rows, parts, right)
+            if found is not None:
+                return found
+    return _anywhere(rows.reshape(-1), samples)
+
+
+def _one_a_row(rows: npt.NDArray[Any], parts: list[npt.NDArray[Any]], right: bool) -> npt.NDArray[np.int64] | None:
+    """Return the places where each part fills a row from its start (``right``: padding follows) or up to its end."""
+    width = rows.shape[1]
+    if len(rows) != len(parts) or any(part.size > width for part in parts):
+        return None
+    starts = [index * width + (0 if right else width - part.size) for index, part in enumerate(parts)]
+    out = np.concatenate([np.arange(start, start + part.size) for start, part in zip(starts, parts, strict=True)])
+    return out if np.array_equal(rows.reshape(-1)[out], np.concatenate(parts)) else None
+
+
+def _anywhere(flat: npt.NDArray[Any], parts: list[npt.NDArray[Any]]) -> npt.NDArray[np.int64] | None:
+    """Return the places of the parts, the longest first, each where it fits and no other part lies."""
+    free = np.ones(flat.size, bool)
+    found: dict[int, npt.NDArray[np.int64]] = {}
+    for index in sorted(range(len(parts)), key=lambda i: -parts[i].size):
+        part = parts[index]
+        for start in np.flatnonzero(flat[: flat.size - part.size + 1] == part[0]).tolist():
+            place = slice(start, start + part.size)
+            if free[place].all() and np.array_equal(flat[place], part):
+                free[place] = False
+                found[index] = np.arange(start, start + part.size)
+                break
+        else:
+            return None
+    return np.concatenate([found[index] for index in range(len(parts))])
+
+
+def _packed(values: Tensor, at: npt.NDArray[np.int64] | None, tokens: int) -> Tensor:
+    """Return [tokens, features] of outputs [..., features]: by their places, or as they come where there are none."""
+    import torch
+
+    flat = values.reshape(-1, values.shape[-1])
+    if at is not None and flat.shape[0] > int(at.max()):
+        return flat[torch.from_numpy(at).to(flat.device)]
+    if at is None and flat.shape[0] == tokens:
+        return flat
+    raise InputError(
+        f"the model must return something for each of the {tokens} tokens.",
+        f"Its outputs have the shape {list(values.shape)}, which is not that of the ids in the batch.",
+        "Return outputs with the index of input_ids, or in packed row order.",
+    )
+
+
+def on_device(batch: Batch, module: nn.Module | None) -> dict[str, Any]:
+    """Return ``batch`` with its tensors (nested ones too) where the module's first parameter is."""
+    import torch
+
+    parameter = next(module.parameters(), None) if module is not None else None
+    if parameter is None:
+        return dict(batch)
+
+    def move(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(parameter.device)
+        if isinstance(value, Mapping):
+            return {key: move(entry) for key, entry in value.items()}
+        return value
+
+    return {key: move(value) for key, value in batch.items()}
+
+
+def _without_labels(batch: Batch) -> dict[str, Any]:
+    return {key: value for key, value in batch.items() if key not in NOT_PASSED}
+
+
+def _keywords(forward: Callable[..., Any]) -> set[str] | None:
+    """Return the names that ``forward`` takes, or None where it takes any."""
+    parameters = inspect.signature(forward).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return None
+    return {p.name for p in parameters}
+
+
+def _caller(model: Any) -> Callable[[Batch], Any]:
+    return lambda batch: model(**_without_labels(batch))
+
+
+def _single(takes: set[str] | None) -> Callable[[Block], Batch]:
+    import torch
+
+    def batch(block: Block) -> Batch:
+        out: dict[str, Any] = {"input_ids": torch.from_numpy(block.input_ids.astype(np.int64))[None]}
+        if takes is None or "use_cache" in takes:
+            out["use_cache"] = False
+        return out
+
+    return batch
+
+
+def _default_collate() -> Callable[[Sequence[Block]], Batch]:
+    from importlib import import_module
+
+    flat: Callable[[Sequence[Block]], Batch] = import_module("cloison.forms.hf").flat
+    return flat
+
+
+def _head(module: nn.Module | None) -> nn.Module | None:
+    """Return the module that makes logits of hidden states, where the model names it."""
+    get = getattr(module, "get_output_embeddings", None)
+    if get is None:
+        return None
+    try:
+        head = get()
+    except (NotImplementedError, AttributeError):
+        return None
+    import torch
+
+    return head if isinstance(head, torch.nn.Module) else None
