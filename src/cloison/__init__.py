@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from cloison.blocks import Block as Block
     from cloison.forms.hf import collate as collate
     from cloison.ledger import Ledger as Ledger
+    from cloison.packing.job import pack as pack
+    from cloison.packing.memory import pack_samples as pack_samples
+    from cloison.packing.memory import unpack as unpack
     from cloison.planning.planner import plan as plan
     from cloison.planning.plans import Plan as Plan
     from cloison.samples import Sample as Sample
     from cloison.segments import Segments as Segments
     from cloison.spec import PackSpec as PackSpec
+    from cloison.store.packed import Packed as Packed
+    from cloison.store.packed import open as open
     from cloison.text.encode import encode as encode
 
 __version__ = "0.1.0"
@@ -28,12 +33,17 @@ _HOMES = {
     "Block": "blocks",
     "Ledger": "ledger",
     "PackSpec": "spec",
+    "Packed": "store.packed",
     "Plan": "planning.plans",
     "Sample": "samples",
     "Segments": "segments",
     "collate": "forms.hf",
     "encode": "text.encode",
+    "open": "store.packed",
+    "pack": "packing.job",
+    "pack_samples": "packing.memory",
     "plan": "planning.planner",
+    "unpack": "packing.memory",
 }
 """Public name to the module that defines it."""
 

@@ -23,6 +23,7 @@ Order = Literal["shuffled", "input"]
 OnEmpty = Literal["drop", "raise"]
 
 _TOKEN_FIELDS = ("columns", "carry", "chat_template", "template_options", "append_eos", "date")
+_PLAN_FIELDS = ("policy", "overflow", "seed", "order", "max_segments", "align", "look_ahead", "max_sample_tokens")
 
 
 def canonical_hash(value: Any) -> str:
@@ -150,6 +151,10 @@ class PackSpec:
         """
         plain = self.to_dict()
         return {name: plain[name] for name in _TOKEN_FIELDS}
+
+    def plan_options(self) -> dict[str, Any]:
+        """Return the fields that `cloison.plan` takes beside the capacity."""
+        return {name: getattr(self, name) for name in _PLAN_FIELDS}
 
     def fingerprint(self, token_key: str, versions: Mapping[str, str] = MappingProxyType({})) -> str:
         """Return the key (sha256, hex) of a packed data set: the token key, all fields, the format, what wrote it."""

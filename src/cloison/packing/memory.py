@@ -49,18 +49,7 @@ def pack_samples(samples: Iterable[Sample | Sequence[int] | npt.NDArray[Any]], *
     lengths = np.array([len(sample) for sample in kept], np.int64)
     if "on_empty" in fields:
         lengths = _without_untrained(kept, lengths, spec)
-    plan = make_plan(
-        lengths,
-        spec.capacity,
-        policy=spec.policy,
-        overflow=spec.overflow,
-        seed=spec.seed,
-        order=spec.order,
-        max_segments=spec.max_segments,
-        align=spec.align,
-        look_ahead=spec.look_ahead,
-        max_sample_tokens=spec.max_sample_tokens,
-    )
+    plan = make_plan(lengths, spec.capacity, **spec.plan_options())
     per_token, per_sample = _column_kinds(kept)
     split = bool((plan.starts > 0).any())
     return [_block(kept, plan[b], spec.capacity, per_token, per_sample, split) for b in range(len(plan))]
@@ -84,7 +73,8 @@ def unpack(blocks: Iterable[Block]) -> list[Sample]:
 
 
 def _without_untrained(samples: list[Sample], lengths: npt.NDArray[np.int64], spec: PackSpec) -> npt.NDArray[np.int64]:
-    limit = min(spec.capacity, spec.max_sample_tokens or spec.capacity)
+    limit = spec.capacity // spec.align * spec.align
+    limit = min(limit, spec.max_sample_tokens or limit)
     head = limit if spec.overflow == "truncate" else None
     empty = [i for i, sample in enumerate(samples) if len(sample) and not (sample.labels[:head] != IGNORE).any()]
     if empty and spec.on_empty == "raise":

@@ -203,7 +203,7 @@ class Packed:
             arrays["labels"],
             Segments.from_lengths([arrays["seq_lengths"]], self.capacity),
             arrays["sample_ids"],
-            arrays.get("starts", None),
+            arrays.get("starts", np.zeros(arrays["sample_ids"].size, np.int32)),
             arrays.get("loss_weights"),
             token,
             segment,

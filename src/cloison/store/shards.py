@@ -16,7 +16,16 @@ from cloison.segments import IGNORE
 from cloison.store.columns import BlockRows, Carried, LogicalHash, to_table
 from cloison.store.files import file_sha256, replacing, store_errors
 
-__all__ = ["GROUP_TOKENS", "SHARD_TOKENS", "Shard", "blocks_per_group", "blocks_per_shard", "overall_hash", "shard_name", "write_shard"]
+__all__ = [
+    "GROUP_TOKENS",
+    "SHARD_TOKENS",
+    "Shard",
+    "blocks_per_group",
+    "blocks_per_shard",
+    "overall_hash",
+    "shard_name",
+    "write_shard",
+]
 
 SHARD_TOKENS = 1 << 22
 """Token positions of a shard (a whole number of blocks, at least one): small enough that a few million tokens keep some
@@ -71,7 +80,9 @@ def blocks_per_shard(capacity: int, num_blocks: int) -> int:
     return -(-wanted // group) * group
 
 
-def write_shard(path: Path, batches: Iterable[BlockRows], layout: pa.Schema, carried: tuple[Carried, ...], capacity: int) -> Shard:
+def write_shard(
+    path: Path, batches: Iterable[BlockRows], layout: pa.Schema, carried: tuple[Carried, ...], capacity: int
+) -> Shard:
     """Put a file of the blocks in ``batches`` at ``path``, whole or not at all, and return what is in it.
 
     Every batch but the last must hold whole row groups (a multiple of `blocks_per_group`). Cost: one batch in memory.
@@ -79,9 +90,12 @@ def write_shard(path: Path, batches: Iterable[BlockRows], layout: pa.Schema, car
     group = blocks_per_group(capacity)
     meaning = LogicalHash()
     blocks = segments = tokens = targets = 0
-    with replacing(path) as part, pq.ParquetWriter(
-        part, layout, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=False
-    ) as writer:
+    with (
+        replacing(path) as part,
+        pq.ParquetWriter(
+            part, layout, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=False
+        ) as writer,
+    ):
         for rows in batches:
             meaning.update(rows)
             writer.write_table(to_table(rows, layout, carried), row_group_size=group)

@@ -1,0 +1,86 @@
+"""The end of the job: what the shards' records and the plan say together, as a manifest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from cloison.errors import ChangedError
+from cloison.packing.planned import Planned
+from cloison.store.manifest import Manifest
+from cloison.store.shards import Shard, blocks_per_group, overall_hash
+
+__all__ = ["manifest_of", "versions"]
+
+_WRITERS = ("cloison", "jinja2", "numpy", "pyarrow", "tokenizers")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries that shape the bytes."""
+    out = {}
+    for name in _WRITERS:
+        try:
+            out[name] = version(name)
+        except PackageNotFoundError:
+            out[name] = "unknown"
+    return out
+
+
+def manifest_of(
+    planned: Planned, fingerprint: str, records: Sequence[Mapping[str, Any]], columns: Mapping[str, str], out: Path
+) -> Manifest:
+    """Return the manifest of the shards in ``out`` that ``records`` describe.
+
+    Raises:
+        ChangedError: a shard is no longer what its record says.
+    """
+    shards = tuple(Shard(**record["shard"]) for record in records)
+    for shard in shards:
+        path = out / shard.name
+        if not path.is_file() or path.stat().st_size != shard.size_bytes:
+            raise ChangedError(
+                f"{path} must stay as it was written.", "It changed or is gone.", "Run again: what is whole is kept."
+            )
+    counts: Counter[str] = Counter()
+    for record in records:
+        counts.update(record["counts"])
+    plan, tokens, spec = planned.plan, planned.tokens, planned.tokens.spec
+    segments = sum(shard.num_segments for shard in shards)
+    num_tokens = sum(shard.num_tokens for shard in shards)
+    targets = sum(shard.num_targets for shard in shards)
+    blocks = sum(shard.num_blocks for shard in shards)
+    positions = max(1, blocks * spec.capacity)
+    return Manifest(
+        spec=spec,
+        token_key=tokens.key,
+        fingerprint=fingerprint,
+        logical_hash=overall_hash(shards),
+        ledger=planned.ledger,
+        num_blocks=blocks,
+        num_segments=segments,
+        num_tokens=num_tokens,
+        num_targets=targets,
+        utilization=num_tokens / positions,
+        target_utilization=targets / positions,
+        padding_utilization=num_tokens / max(1, segments * spec.capacity),
+        lower_bound=int(plan.lower_bound),
+        gap=float(plan.gap),
+        composition=plan.composition.to_dict(),
+        roles=_roles(counts),
+        straddles=sum(chunk["straddles"] for chunk in tokens.store.chunks),
+        targetless_segments=counts["targetless_segments"],
+        columns=columns,
+        blocks_per_group=blocks_per_group(spec.capacity),
+        tokenizer=tokens.store.facts["tokenizer"],
+        sources=tuple(tokens.store.facts["sources"]),
+        shards=shards,
+        versions=versions(),
+    )
+
+
+def _roles(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    names = sorted(name.partition(":")[2] for name in counts if name.startswith("targets:"))
+    return {name: {"targets": counts[f"targets:{name}"], "terminators": counts[f"terminators:{name}"]} for name in names}

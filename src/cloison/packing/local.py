@@ -1,0 +1,159 @@
+"""The local engine: a step's jobs on this machine, in this process or on workers of their own.
+
+Workers are started afresh (never forked from a process that has used tokenizers or torch), compute with one thread each, and
+are fed by plain files and lines. Which worker does which job, and when, has no influence on what the job writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import cloison.packing as package
+from cloison.errors import CloisonError, StoreError
+from cloison.packing.plain import error_from_plain
+from cloison.packing.worker import step
+from cloison.store.files import write_json
+
+__all__ = ["run_jobs"]
+
+_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+
+
+def run_jobs(
+    setup: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]], *, workers: int, scratch: Path, state: Any = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the result of each job, in the order in which they finish.
+
+    Args:
+        setup: plain data for the step's ``prepare``; ``setup["step"]`` names it.
+        jobs: plain data for its ``run``, handed out in this order; each has an ``index``.
+        workers: processes; with 1, or with one job only, the work is done in this process.
+        scratch: a folder for the setup file.
+        state: what ``prepare`` would return, where the caller has it already and the work is done in this process.
+
+    Raises:
+        CloisonError: of the first job, in their order, that failed; what others finished stays finished.
+    """
+    if min(workers, len(jobs)) <= 1:
+        module = step(setup["step"])
+        if state is None and jobs:
+            state = module.prepare(setup)
+        for job in jobs:
+            yield module.run(state, job)
+        return
+    path = scratch / f"{setup['step']}.setup.json"
+    write_json(path, dict(setup))
+    crew = _Crew(path, jobs, min(workers, len(jobs)))
+    try:
+        yield from crew.results()
+    finally:
+        crew.dismiss()
+
+
+class _Crew:
+    """Worker processes and the threads that feed them."""
+
+    def __init__(self, setup: Path, jobs: Sequence[Mapping[str, Any]], workers: int) -> None:
+        self._todo: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+        for job in jobs:
+            self._todo.put(job)
+        self._done: queue.SimpleQueue[tuple[int, dict[str, Any] | CloisonError | None]] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        home = str(Path(package.__file__).parents[2])
+        known = os.environ.get("PYTHONPATH")
+        environment = {**os.environ, **_ONE_THREAD, "PYTHONPATH": home + (os.pathsep + known if known else "")}
+        self._workers: list[tuple[subprocess.Popen[str], IO[str]]] = []
+        for _ in range(workers):
+            complaints = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (closed in dismiss)
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "cloison.packing.worker", str(setup)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                env=environment,
+                text=True,
+                encoding="utf-8",
+                errors="surrogatepass",
+                start_new_session=True,  # Ctrl-C reaches this process only, which then ends the workers
+            )
+            self._workers.append((process, complaints))
+        for worker in self._workers:
+            threading.Thread(target=self._feed, args=worker, daemon=True).start()
+
+    def results(self) -> Iterator[dict[str, Any]]:
+        """Yield results until all feeders are through; then raise the first error, if there was one."""
+        failed: dict[int, CloisonError] = {}
+        at_work = len(self._workers)
+        while at_work:
+            index, answer = self._done.get()
+            if answer is None:
+                at_work -= 1
+            elif isinstance(answer, CloisonError):
+                failed[index] = answer
+            else:
+                yield answer
+        if failed:
+            raise failed[min(failed)]
+
+    def dismiss(self) -> None:
+        """End the workers: they leave when their input ends."""
+        self._stop.set()
+        for process, complaints in self._workers:
+            with suppress(OSError):
+                process.stdin.close()  # type: ignore[union-attr]
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            complaints.close()
+            process.stdout.close()  # type: ignore[union-attr]
+
+    def _feed(self, process: subprocess.Popen[str], complaints: IO[str]) -> None:
+        """Hand one worker a job at a time until there are none, or one failed anywhere."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        index = -1
+        try:
+            while not self._stop.is_set():
+                try:
+                    job = self._todo.get_nowait()
+                except queue.Empty:
+                    break
+                index = int(job["index"])
+                process.stdin.write(json.dumps(job) + "\n")
+                process.stdin.flush()
+                line = process.stdout.readline()
+                if not line:
+                    raise BrokenPipeError
+                answer = json.loads(line)
+                if "error" in answer:
+                    self._stop.set()
+                    self._done.put((index, error_from_plain(answer["error"])))
+                else:
+                    self._done.put((index, answer["result"]))
+        except (OSError, ValueError):
+            self._stop.set()
+            self._done.put((index, self._died(process, complaints, index)))
+        finally:
+            self._done.put((index, None))
+
+    @staticmethod
+    def _died(process: subprocess.Popen[str], complaints: IO[str], index: int) -> StoreError:
+        code = process.wait()
+        complaints.seek(0)
+        last = complaints.read()[-2000:].strip().splitlines()[-3:]
+        how = f"signal {-code}" if code < 0 else f"exit status {code}"
+        said = f" It said: {' / '.join(last)}" if last else ""
+        hint = "It may have run out of memory: lower workers." if code == -9 else "Run again: what is finished is kept."
+        return StoreError(f"worker process for job {index} must finish.", f"It ended with {how}.{said}", hint)

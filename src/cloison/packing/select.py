@@ -1,0 +1,109 @@
+"""Selecting: which samples of a token store go to planning, and the account of those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cloison.errors import InputError, OverlongError
+from cloison.ledger import Entry, Ledger
+from cloison.packing.targets import choose, first_targets, is_weighted
+from cloison.spec import PackSpec
+from cloison.store.tokens import TokenStore
+from cloison.text.targets import SHAPES
+
+__all__ = ["Selection", "select"]
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """What goes to planning.
+
+    Attributes:
+        sample_ids: int64 [samples], in source order.
+        lengths: int64 [samples], their tokens.
+        ledger: from all records to these.
+        all_lengths: int64 [all records], 0 for those that do not go.
+        over: how many of them are longer than a block takes.
+        weighted: a target has a weight other than 1.
+    """
+
+    sample_ids: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    all_lengths: npt.NDArray[np.int64]
+    over: int
+    ledger: Ledger
+    weighted: bool
+
+
+def select(store: TokenStore, skipped: Sequence[int], spec: PackSpec) -> Selection:
+    """Return the samples of ``store`` in which something is left to train once the overflow policy has cut.
+
+    Empty samples pass: the planner counts them. Cost: a pass over spans, none over tokens.
+
+    Args:
+        skipped: indices of the records that could not be read.
+
+    Raises:
+        OverlongError: chats or pairs that would be split into pieces without their prompt, and no ``split_prompts``.
+        InputError: a sample has nothing to train and ``on_empty`` is "raise".
+        SpecError: ``train_on`` means nothing for a shape that is there.
+    """
+    lengths = store.lengths()
+    first = np.zeros(lengths.size, np.int64)
+    prompted = np.zeros(lengths.size, bool)
+    weighted = False
+    done = 0
+    for spans, counts, shapes in store.each_unit():
+        here = slice(done, done + shapes.size)
+        chosen = choose(spans, counts, shapes, spec.train_on)
+        first[here] = first_targets(chosen, lengths[here])
+        talks = np.isin(shapes, [SHAPES.index("messages"), SHAPES.index("pair")])
+        prompted[here] = talks | ((shapes == SHAPES.index("tokens")) & (first[here] > 1))
+        weighted = weighted or is_weighted(chosen)
+        done += shapes.size
+
+    limit = spec.capacity // spec.align * spec.align
+    limit = min(limit, spec.max_sample_tokens or limit)
+    over = lengths > limit
+    if spec.overflow == "split" and not spec.split_prompts:
+        _refuse_fragments(np.flatnonzero(over & prompted), lengths, limit)
+    kept_length = np.minimum(lengths, limit) if spec.overflow == "truncate" else lengths
+    barren = (lengths > 0) & (first >= kept_length)
+    if spec.overflow in ("drop", "raise"):
+        barren &= ~over  # the planner speaks of those
+    if spec.on_empty == "raise" and barren.any():
+        raise InputError(
+            "every sample must have something to train.",
+            f"Sample {int(np.flatnonzero(barren)[0])} has no target under train_on={spec.train_on!r} "
+            f"({int(barren.sum()):,} of {lengths.size:,} samples).",
+            'Pass on_empty="drop" to count and drop them, another train_on, or a larger capacity.',
+        )
+    gone = barren.copy()
+    gone[list(skipped)] = True
+    kept = np.flatnonzero(~gone)
+    ledger = Ledger(
+        int(lengths.size),
+        int(lengths.sum()),
+        int(kept.size),
+        int(lengths[kept].sum()),
+        {
+            "skipped": Entry.of(np.array(skipped, np.int64)),
+            "nothing_to_train": Entry.of(np.flatnonzero(barren), int(lengths[barren].sum())),
+        },
+    )
+    return Selection(kept, lengths[kept], np.where(gone, 0, lengths), int(over[kept].sum()), ledger.verify(), weighted)
+
+
+def _refuse_fragments(over: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], limit: int) -> None:
+    if over.size:
+        longest = int(over[np.argmax(lengths[over])])
+        raise OverlongError(
+            'overflow="split" would cut conversations or prompt/completion pairs into pieces without their prompt.',
+            f"{over.size:,} of {lengths.size:,} samples have a prompt and more than {limit:,} tokens; the longest is sample "
+            f"{longest} with {int(lengths[longest]):,}.",
+            'Pass split_prompts=True if that is meant, or overflow="truncate" or "drop", or raise capacity.',
+        )

@@ -1,0 +1,146 @@
+"""The step that fills the token store: one chunk of the sources, read, encoded, written. A pure function of its plain-data job.
+
+``prepare`` makes the encoder; ``run`` does one chunk. Nothing here knows which engine calls it, or how many of it run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cloison.errors import RecordError
+from cloison.packing.plain import error_to_plain
+from cloison.spec import PackSpec
+from cloison.store.tokens import SPAN_LAYOUT, UNIT_TOKENS, Unit, write_chunk
+from cloison.text.encode import Encoded, Encoder
+from cloison.text.sources import Where, read_chunk
+from cloison.text.targets import SHAPES, SPAN
+
+__all__ = ["Tokenise", "prepare", "run"]
+
+BATCH_RECORDS = 1024
+"""Records that are encoded together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tokenise:
+    """What all chunks share: the encoder, the spec, the store's folder, and what a broken record means."""
+
+    encoder: Encoder
+    spec: PackSpec
+    folder: Path
+    on_error: str
+
+
+def prepare(setup: Mapping[str, Any]) -> Tokenise:
+    """Return what all chunks share, from plain data."""
+    spec = PackSpec.from_dict(setup["spec"])
+    return Tokenise(Encoder(setup["tokenizer"], spec), spec, Path(setup["folder"]), setup["on_error"])
+
+
+def run(tokenise: Tokenise, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Write chunk ``job["index"]`` of the store and return its record, with what was skipped and why.
+
+    Raises:
+        RecordError: a record is broken and ``on_error`` is "raise"; nothing of the chunk is written then.
+    """
+    facts: dict[str, Any] = {"skipped": [], "straddles": 0, "per_token": {}}
+    return write_chunk(tokenise.folder, int(job["index"]), _units(tokenise, job["chunk"], facts), facts)
+
+
+@dataclass(eq=False)
+class _Rows:
+    """Samples that wait to become a unit."""
+
+    ids: list[npt.NDArray[np.int32]] = field(default_factory=list)
+    spans: list[npt.NDArray[Any]] = field(default_factory=list)
+    shapes: list[int] = field(default_factory=list)
+    columns: list[Mapping[str, Any]] = field(default_factory=list)
+    tokens: int = 0
+
+    def add(self, sample: Encoded | None) -> None:
+        self.ids.append(np.zeros(0, np.int32) if sample is None else sample.input_ids)
+        self.spans.append(np.zeros(0, SPAN) if sample is None else sample.spans)
+        self.shapes.append(SHAPES.index("tokens" if sample is None else sample.shape))
+        self.columns.append({} if sample is None else sample.columns)
+        self.tokens += self.ids[-1].size
+
+
+def _units(tokenise: Tokenise, chunk: Mapping[str, Any], facts: dict[str, Any]) -> Iterator[Unit]:
+    rows = _Rows()
+    index = 0
+    read = read_chunk(chunk)
+    while batch := list(islice(read, BATCH_RECORDS)):
+        for (where, _), sample in zip(batch, _encoded(tokenise.encoder, batch), strict=True):
+            if isinstance(sample, RecordError):
+                placed = _placed(sample, where)
+                if tokenise.on_error == "raise":
+                    raise placed
+                facts["skipped"].append({"index": index, "where": str(where), "error": error_to_plain(placed)})
+                rows.add(None)
+            else:
+                facts["straddles"] += sample.straddles
+                rows.add(sample)
+            index += 1
+            if rows.tokens >= UNIT_TOKENS:
+                yield _unit(rows, tokenise.spec.carry, facts)
+                rows = _Rows()
+    yield _unit(rows, tokenise.spec.carry, facts)
+
+
+def _encoded(encoder: Encoder, batch: list[tuple[Where, dict[str, Any] | RecordError]]) -> Iterator[Encoded | RecordError]:
+    done = iter(encoder.encode_batch([record for _, record in batch if not isinstance(record, RecordError)]))
+    return (record if isinstance(record, RecordError) else next(done) for _, record in batch)
+
+
+def _placed(error: RecordError, where: Where) -> RecordError:
+    """Return the error with the place of the record in front, once."""
+    place = str(where)
+    asked = error.asked if error.asked.startswith(place) else f"{place}: {error.asked}"
+    return type(error)(asked, error.found, error.remedy or 'Mend the record, or pass on_error="skip".')
+
+
+def _unit(rows: _Rows, carry: tuple[str, ...], facts: dict[str, Any]) -> Unit:
+    lengths = np.array([ids.size for ids in rows.ids], np.int64)
+    found = np.concatenate([np.zeros(0, SPAN), *rows.spans])
+    spans = np.zeros(found.size, SPAN_LAYOUT)
+    for name in ("start", "stop", "message", "weight", "role", "terminator"):
+        spans[name] = found[name]
+    columns = {name: _column(name, [values.get(name) for values in rows.columns]) for name in carry}
+    for name, values in columns.items():
+        goes = _goes_with_tokens(values, lengths)
+        facts["per_token"][name] = facts["per_token"].get(name, True) and goes
+    return Unit(
+        np.concatenate([np.zeros(0, np.int32), *rows.ids]),
+        lengths,
+        spans,
+        np.array([part.size for part in rows.spans], np.int64),
+        np.array(rows.shapes, np.uint8),
+        columns,
+    )
+
+
+def _column(name: str, values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, UnicodeError, OverflowError) as error:
+        raise RecordError(
+            f"the carried column {name!r} must have values of one kind.",
+            f"They do not go together: {str(error).splitlines()[0]}.",
+            "Make them alike, or do not carry the column.",
+        ) from error
+
+
+def _goes_with_tokens(values: pa.Array, lengths: npt.NDArray[np.int64]) -> bool:
+    """Return whether each value is a list with one entry a token."""
+    if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
+        return not lengths.any()
+    sizes = values.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    return bool(np.array_equal(sizes, lengths))

@@ -1,0 +1,195 @@
+"""Making a token store, or finding it made: sources in, a whole store out, nothing tokenised twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from cloison.errors import ChangedError, StoreError
+from cloison.packing.local import run_jobs
+from cloison.packing.plain import error_from_plain
+from cloison.packing.tokenise import Tokenise
+from cloison.spec import FORMAT_VERSION, PackSpec, canonical_hash
+from cloison.store.files import claim, file_sha256, sweep, write_json
+from cloison.store.tokens import TokenStore, chunk_is_whole, open_token_store
+from cloison.text.encode import Encoder
+from cloison.text.sources import Source, open_sources
+
+__all__ = ["Progress", "Tokens", "ensure_tokens"]
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how many pieces are done, and of how many."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """A whole token store and what it was made from.
+
+    Attributes:
+        store: the samples.
+        key: of sources, tokenizer, template and text options.
+        spec: as given, with the date resolved where the template asks for one.
+        skipped: {"index", "where", "error"} of each record that was skipped, by index.
+        made: chunks that were tokenised now (0: all were there).
+    """
+
+    store: TokenStore
+    key: str
+    spec: PackSpec
+    skipped: tuple[Mapping[str, Any], ...]
+    made: int
+
+
+def ensure_tokens(
+    sources: Sequence[str],
+    spec: PackSpec,
+    folder: Path,
+    *,
+    tokenizer: Any = None,
+    workers: int = 1,
+    on_error: str = "raise",
+    progress: Progress | None = None,
+) -> Tokens:
+    """Return the token store of ``sources`` under ``folder``, made now as far as it is not there.
+
+    Raises:
+        RecordError: a record is broken and ``on_error`` is "raise".
+        ChangedError: a source changed while it was read, or a chunk of a whole store changed since.
+        StoreError: ``folder`` cannot be written.
+    """
+    claim(folder)
+    opened = open_sources(sources, spec)
+    before = [_signature(path) for path in opened.files]
+    with ThreadPoolExecutor(2) as pool:
+        hashes = list(pool.map(lambda path: file_sha256(Path(path)), opened.files))
+    encoder = Encoder(tokenizer, spec)
+    try:
+        if encoder.needs_date and spec.date is None:
+            spec = spec.with_(date=date.today().isoformat())
+            encoder.close()
+            encoder = Encoder(tokenizer, spec)
+        key = _key(opened, hashes, encoder)
+        home = folder / key
+        store = open_token_store(home)
+        made = 0
+        if store is None:
+            claim(home)
+            sweep(home)
+            made, chunks = _fill(opened, spec, home, encoder, workers, on_error, progress)
+            _unchanged(opened, before)
+            _write_store(home, key, opened, hashes, before, encoder, chunks)
+            store = open_token_store(home)
+            assert store is not None
+        else:
+            _verify(store, progress)
+    finally:
+        encoder.close()
+    skipped = _skipped(store)
+    if skipped and on_error == "raise":
+        raise error_from_plain(skipped[0]["error"])
+    return Tokens(store, key, spec, skipped, made)
+
+
+def _signature(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise StoreError(f"{path} must be readable.", f"{error.strerror}.", "Check the path.") from error
+    return found.st_size, found.st_mtime_ns
+
+
+def _unchanged(source: Source, before: list[tuple[int, int]]) -> None:
+    for path, signature in zip(source.files, before, strict=True):
+        if _signature(path) != signature:
+            raise ChangedError(
+                f"{path} must not change while it is read.", "It did.", "Run again when nothing writes to it any more."
+            )
+
+
+def _key(source: Source, hashes: list[str], encoder: Encoder) -> str:
+    kinds = {job["path"]: job["kind"] for job in source.jobs}
+    content = [[kinds.get(path), found] for path, found in zip(source.files, hashes, strict=True)]
+    return canonical_hash({"format": FORMAT_VERSION, "content": content, "tokens": encoder.token_key})
+
+
+def _fill(
+    source: Source, spec: PackSpec, home: Path, encoder: Encoder, workers: int, on_error: str, progress: Progress | None
+) -> tuple[int, list[dict[str, Any]]]:
+    """Make the chunks that are not there, and return how many that were, and the records of all."""
+    records: dict[int, dict[str, Any]] = {}
+    todo = []
+    for index, chunk in enumerate(source.jobs):
+        record = chunk_is_whole(home, index)
+        if record is None:
+            todo.append({"index": index, "chunk": chunk})
+        else:
+            records[index] = record
+    setup = {"step": "tokenise", "spec": spec.to_dict(), "folder": str(home), "on_error": on_error, "tokenizer": None}
+    if min(workers, len(todo)) > 1 and encoder.vocabulary is not None:
+        encoder.save(home / "tokenizer")
+        setup["tokenizer"] = str(home / "tokenizer")
+    total = len(source.jobs)
+    state = Tokenise(encoder, spec, home, on_error)
+    for record in run_jobs(setup, todo, workers=workers, scratch=home, state=state):
+        records[record["index"]] = record
+        if progress:
+            progress("tokenising", len(records), total)
+    return len(todo), [records[index] for index in range(total)]
+
+
+def _write_store(
+    home: Path,
+    key: str,
+    source: Source,
+    hashes: list[str],
+    signatures: list[tuple[int, int]],
+    encoder: Encoder,
+    chunks: list[dict[str, Any]],
+) -> None:
+    records: Counter[str] = Counter()
+    for job, chunk in zip(source.jobs, chunks, strict=True):
+        records[job["path"]] += chunk["num_samples"]
+    facts = {
+        "format": "cloison tokens",
+        "format_version": FORMAT_VERSION,
+        "key": key,
+        "tokenizer": encoder.facts(),
+        "sources": [
+            {"sha256": found, "size_bytes": size, "records": records[path]}
+            for path, found, (size, _) in zip(source.files, hashes, signatures, strict=True)
+        ],
+        "chunks": chunks,
+    }
+    write_json(home / "store.json", facts)
+    for path in home.glob("*.setup.json"):  # what workers were fed with
+        path.unlink(missing_ok=True)
+    shutil.rmtree(home / "tokenizer", ignore_errors=True)
+
+
+def _verify(store: TokenStore, progress: Progress | None) -> None:
+    """Prove that a store made earlier still has the content that was recorded. Cost: one read, about 2 GB a second."""
+    for done, chunk in enumerate(store.chunks):
+        if file_sha256(store.folder / chunk["name"]) != chunk["sha256"]:
+            raise ChangedError(
+                f"{store.folder / chunk['name']} must have the content that was recorded.",
+                "It changed.",
+                f"Remove {store.folder} and run again.",
+            )
+        if progress:
+            progress("checking tokens", done + 1, len(store.chunks))
+
+
+def _skipped(store: TokenStore) -> tuple[Mapping[str, Any], ...]:
+    out: list[Mapping[str, Any]] = []
+    first = 0
+    for chunk in store.chunks:
+        out += [{**skip, "index": skip["index"] + first} for skip in chunk["skipped"]]
+        first += chunk["num_samples"]
+    return tuple(out)

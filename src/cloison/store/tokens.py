@@ -1,0 +1,254 @@
+"""The token store: every sample of the sources as ids and spans, once, memory-mapped, so that nothing is tokenised twice.
+
+A store is one folder, named by its key, of chunk files (Arrow IPC, uncompressed, of bounded record batches called units) and a
+``store.json`` that is written last. Sample i of the sources is row i, over all units in order; records that were skipped and
+empty ones are rows of length 0. The columns of a unit: ``input_ids`` list<int32>; ``spans`` list<fixed_size_binary> of
+`SPAN_LAYOUT`; ``shape`` uint8; and the carried columns under ``carry:NAME``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cloison.errors import ChangedError, StoreError
+from cloison.store.files import file_sha256, read_json, replacing, store_errors, write_json
+
+__all__ = ["SPAN_LAYOUT", "UNIT_TOKENS", "TokenStore", "Unit", "chunk_is_whole", "open_token_store", "write_chunk"]
+
+UNIT_TOKENS = 1 << 22
+"""Tokens after which a unit is closed: what writing and reading a store holds at once."""
+
+CARRY = "carry:"
+
+SPAN_LAYOUT = np.dtype(
+    [
+        ("start", "<i4"),
+        ("stop", "<i4"),
+        ("message", "<i4"),
+        ("weight", "<f4"),
+        ("role", "u1"),
+        ("terminator", "?"),
+        ("unused", "<u2"),
+    ]
+)
+"""A span on disk, 20 bytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Some samples one after the other, flat.
+
+    Attributes:
+        input_ids: int32 [tokens].
+        lengths: int64 [samples], 0 for empty and skipped ones.
+        spans: SPAN_LAYOUT [spans], offsets inside the sample.
+        span_counts: int64 [samples].
+        shapes: uint8 [samples], the record's shape by code.
+        columns: carried column to an Arrow array of [samples].
+    """
+
+    input_ids: npt.NDArray[np.int32]
+    lengths: npt.NDArray[np.int64]
+    spans: npt.NDArray[np.void]
+    span_counts: npt.NDArray[np.int64]
+    shapes: npt.NDArray[np.uint8]
+    columns: Mapping[str, pa.Array] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def _offsets(counts: npt.NDArray[np.int64]) -> pa.Array:
+    return pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+
+
+def _batch(unit: Unit) -> pa.RecordBatch:
+    raw = np.ascontiguousarray(unit.spans)
+    spans = pa.Array.from_buffers(pa.binary(SPAN_LAYOUT.itemsize), raw.size, [None, pa.py_buffer(raw.tobytes())])
+    columns = {
+        "input_ids": pa.ListArray.from_arrays(_offsets(unit.lengths), pa.array(unit.input_ids, pa.int32())),
+        "spans": pa.ListArray.from_arrays(_offsets(unit.span_counts), spans),
+        "shape": pa.array(unit.shapes, pa.uint8()),
+    }
+    return pa.RecordBatch.from_pydict(columns | {CARRY + name: array for name, array in unit.columns.items()})
+
+
+def write_chunk(folder: Path, index: int, units: Iterable[Unit], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Put chunk ``index`` of a store into ``folder``, whole or not at all, and return its record (also kept beside it).
+
+    Args:
+        units: the chunk's samples in order; all with columns of the same types.
+        facts: what else the record shall say (plain data; evaluated after the units, so that they may fill it).
+    """
+    path = folder / f"chunk-{index:06d}.arrow"
+    samples = tokens = spans = 0
+    layout = pa.schema([])
+    with replacing(path) as part, pa.OSFile(str(part), "wb") as sink:
+        writer = None
+        for unit in units:
+            batch = _batch(unit)
+            if writer is None:
+                layout = batch.schema
+                writer = pa.ipc.new_file(sink, layout)
+            writer.write_batch(batch.cast(layout) if batch.schema != layout else batch)
+            samples += unit.lengths.size
+            tokens += unit.input_ids.size
+            spans += unit.spans.size
+        if writer is None:
+            writer = pa.ipc.new_file(sink, pa.schema([]))
+        writer.close()
+    with store_errors(f"{path} cannot be read"):
+        size = path.stat().st_size
+    record = {
+        "index": index,
+        "name": path.name,
+        "num_samples": samples,
+        "num_tokens": tokens,
+        "num_spans": spans,
+        "size_bytes": size,
+        "sha256": file_sha256(path),
+        "schema": layout.serialize().to_pybytes().hex(),
+        **facts,
+    }
+    write_json(path.with_suffix(".json"), record)
+    return record
+
+
+def chunk_is_whole(folder: Path, index: int) -> dict[str, Any] | None:
+    """Return the record of chunk ``index`` when it is finished and its content is as recorded, else None."""
+    path = folder / f"chunk-{index:06d}.arrow"
+    record = read_json(path.with_suffix(".json"))
+    if not isinstance(record, dict) or not path.is_file() or path.stat().st_size != record["size_bytes"]:
+        return None
+    return record if file_sha256(path) == record["sha256"] else None
+
+
+class TokenStore:
+    """A whole token store, mapped. Samples are found by index; nothing is copied until it is gathered."""
+
+    def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.facts = facts
+        self.chunks: Sequence[Mapping[str, Any]] = facts["chunks"]
+        self._batches: list[pa.RecordBatch] = []
+        firsts = [0]
+        for chunk in self.chunks:
+            for batch in _mapped(folder / chunk["name"], chunk):
+                self._batches.append(batch)
+                firsts.append(firsts[-1] + batch.num_rows)
+        self._firsts = np.array(firsts, np.int64)
+        self._ids = [_flat(batch.column("input_ids")) for batch in self._batches]
+        self._spans = [_flat_spans(batch.column("spans")) for batch in self._batches]
+
+    @property
+    def num_samples(self) -> int:
+        """Samples, empty and skipped ones included."""
+        return int(self._firsts[-1])
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Return int64 [samples], the tokens of each."""
+        return np.concatenate([np.zeros(0, np.int64), *(np.diff(offsets).astype(np.int64) for _, offsets in self._ids)])
+
+    def shapes(self, sample_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        """Return uint8 [n], the shape code of each of ``sample_ids``."""
+        units, rows = self._locate(sample_ids)
+        out = np.zeros(sample_ids.size, np.uint8)
+        for unit in np.unique(units):
+            here = units == unit
+            out[here] = self._batches[unit].column("shape").to_numpy()[rows[here]]
+        return out
+
+    def each_unit(self) -> Iterator[tuple[npt.NDArray[np.void], npt.NDArray[np.int64], npt.NDArray[np.uint8]]]:
+        """Yield (spans, span_counts, shapes) of each unit in order, for decisions over all samples."""
+        for batch, (spans, offsets) in zip(self._batches, self._spans, strict=True):
+            yield spans, np.diff(offsets).astype(np.int64), batch.column("shape").to_numpy()
+
+    def gather_ids(
+        self, sample_ids: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int32]:
+        """Return int32 [tokens], ``lengths`` tokens from ``starts`` of each of ``sample_ids``, one after the other."""
+        units, rows = self._locate(sample_ids)
+        begins = self._begins(self._ids, units, rows) + starts
+        values = [values for values, _ in self._ids]
+        places = zip(units.tolist(), begins.tolist(), (begins + lengths).tolist(), strict=True)
+        pieces = [values[unit][a:b] for unit, a, b in places]
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.int32)
+
+    def gather_spans(self, sample_ids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]:
+        """Return all spans of each of ``sample_ids``, one after the other, and how many each has."""
+        units, rows = self._locate(sample_ids)
+        begins = self._begins(self._spans, units, rows)
+        ends = self._begins(self._spans, units, rows + 1)
+        values = [values for values, _ in self._spans]
+        pieces = [values[unit][a:b] for unit, a, b in zip(units.tolist(), begins.tolist(), ends.tolist(), strict=True)]
+        return (np.concatenate(pieces) if pieces else np.zeros(0, SPAN_LAYOUT)), ends - begins
+
+    def gather_column(self, name: str, kind: pa.DataType, sample_ids: npt.NDArray[np.int64]) -> pa.Array:
+        """Return the carried column's value for each of ``sample_ids``, as ``kind``."""
+        units, rows = self._locate(sample_ids)
+        order = np.argsort(units, kind="stable")
+        taken = []
+        for unit in np.unique(units):
+            here = order[units[order] == unit]
+            taken.append(self._batches[unit].column(CARRY + name).take(pa.array(rows[here])).cast(kind))
+        if not taken:
+            return pa.array([], kind)
+        back = np.empty(order.size, np.int64)
+        back[order] = np.arange(order.size)
+        return pa.concat_arrays(taken).take(pa.array(back))
+
+    def _locate(self, sample_ids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        units = np.searchsorted(self._firsts, sample_ids, side="right") - 1
+        return units, sample_ids - self._firsts[units]
+
+    @staticmethod
+    def _begins(
+        parts: list[tuple[npt.NDArray[Any], npt.NDArray[np.int32]]],
+        units: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        out = np.zeros(units.size, np.int64)
+        for unit in np.unique(units):
+            here = units == unit
+            out[here] = parts[unit][1][rows[here]]
+        return out
+
+
+def open_token_store(folder: Path) -> TokenStore | None:
+    """Return the store at ``folder``, or None when it is not whole (never made, or its making was interrupted).
+
+    Raises:
+        ChangedError: it is whole and a chunk is missing or has another size.
+    """
+    facts = read_json(folder / "store.json")
+    return None if facts is None else TokenStore(folder, facts)
+
+
+def _mapped(path: Path, chunk: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    if not path.is_file() or path.stat().st_size != chunk["size_bytes"]:
+        raise ChangedError(
+            f"{path} must have {chunk['size_bytes']:,} bytes.",
+            "It is missing or changed.",
+            f"Remove {path.parent} and run again.",
+        )
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+    except pa.ArrowInvalid as error:
+        raise StoreError(f"{path} must be a chunk of tokens.", f"{error}.", f"Remove {path.parent} and run again.") from error
+
+
+def _flat(column: pa.ListArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    return column.values.to_numpy(), column.offsets.to_numpy()
+
+
+def _flat_spans(column: pa.ListArray) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int32]]:
+    values = column.values
+    raw = values.buffers()[1]
+    flat = np.frombuffer(raw, SPAN_LAYOUT, count=len(values)) if raw is not None and len(values) else np.zeros(0, SPAN_LAYOUT)
+    return flat, column.offsets.to_numpy()
