@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from cloison import forms as forms
     from cloison import losses as losses
     from cloison.blocks import Block as Block
+    from cloison.checking.batch import check_batch as check_batch
+    from cloison.checking.check import check as check
+    from cloison.checking.report import CheckReport as CheckReport
     from cloison.forms.hf import collate as collate
     from cloison.ledger import Ledger as Ledger
     from cloison.packing.job import pack as pack
@@ -31,12 +34,15 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Block": "blocks",
+    "CheckReport": "checking.report",
     "Ledger": "ledger",
     "PackSpec": "spec",
     "Packed": "store.packed",
     "Plan": "planning.plans",
     "Sample": "samples",
     "Segments": "segments",
+    "check": "checking.check",
+    "check_batch": "checking.batch",
     "collate": "forms.hf",
     "encode": "text.encode",
     "open": "store.packed",

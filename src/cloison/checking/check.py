@@ -1,0 +1,173 @@
+"""check: the static contract of any packed data set, ours or another's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from cloison.blocks import Block
+from cloison.checking.hits import Hit, Place
+from cloison.checking.inspection import Inspection, Piece
+from cloison.checking.known import Known, known_of
+from cloison.checking.report import CheckReport
+from cloison.checking.sources import data_files, pieces
+from cloison.errors import CloisonError, InputError
+from cloison.ledger import GONE
+from cloison.store.files import file_sha256
+from cloison.store.manifest import MANIFEST, Manifest, read_manifest
+from cloison.store.packed import Packed
+
+__all__ = ["check"]
+
+
+def check(
+    data: Any,
+    *,
+    tokenizer: Any = None,
+    capacity: int | None = None,
+    vocab_size: int | None = None,
+    eos_token_id: int | None = None,
+    bos_token_id: int | None = None,
+    terminators: Sequence[int] = (),
+    labels: Literal["same", "shifted"] | None = None,
+    convention: str | None = None,
+) -> CheckReport:
+    """Return what is wrong, or worth knowing, with packed rows: boundaries, targets, masks, positions, ids, samples, files.
+
+    Rows are judged by the convention of the system that reads them (`cloison.checking.conventions`), recognised by their
+    columns and told in the report; what could not be looked at is told too.
+
+    Args:
+        data: a folder that ``cloison pack`` wrote (its hashes and its ledger are checked too); a Parquet, Arrow or JSON file or
+            a folder of them; a ``datasets.Dataset``; a pyarrow Table; blocks; or any iterable of dicts with ``input_ids`` and
+            what states the boundaries (``seq_lengths``, ``seq_start_id``, ``cu_seqlens``, segment numbers, ``position_ids``).
+        tokenizer: a folder or file, a ``tokenizers.Tokenizer``, or a transformers tokenizer: gives the vocabulary and the ids
+            that end and begin a text, where they are not passed.
+        capacity: tokens a row may hold; our own folders know theirs.
+        vocab_size, eos_token_id, bos_token_id: as they say.
+        terminators: further ids that end a message; each must be a target somewhere.
+        labels: "shifted" where ``labels`` are shifted already and the trainer does not shift them; left out, as the
+            convention has it.
+        convention: the name of one, in place of recognising it.
+
+    Raises:
+        StoreError: a file that is not there or cannot be read.
+        InputError: rows that are no packed rows, or a wrong argument.
+
+    Cost: one pass, 50 to 100 million tokens a second from memory on one core; memory is a few pieces of half a million tokens,
+    and one byte a sample where rows have ``sample_ids``.
+
+    >>> row = {"input_ids": [5, 6, 7, 8], "labels": [-100, 6, 7, 8], "position_ids": [0, 1, 0, 1]}
+    >>> report = check([row])
+    >>> report.ok, report.kinds("error")
+    (False, ['boundary_target'])
+    """
+    if capacity is not None and capacity < 1:
+        raise InputError("capacity must be at least 1 token.", f"It is {capacity}.", "Leave it out, or state it.")
+    given = Known(capacity, vocab_size, eos_token_id, bos_token_id, tuple(terminators))
+    known = known_of(tokenizer, given)
+    if isinstance(data, Packed):
+        data = data.path
+    if isinstance(data, (str, Path)):
+        path = Path(data)
+        if path.is_dir() and (path / MANIFEST).is_file():
+            return _check_ours(path, known, convention, labels)
+        files = data_files(path)
+        several = len(files) > 1
+        inspection = Inspection(known, convention, labels)
+        for file in files:
+            _add_all(
+                inspection, (replace(piece, file=str(file.relative_to(path)) if several else None) for piece in pieces(file))
+            )
+        return inspection.finish(str(path))
+    blocks: bool
+    data, blocks = _peeked(data)
+    inspection = Inspection(known, convention, labels, ours=blocks)
+    _add_all(inspection, pieces(data))
+    return inspection.finish(type(data).__name__ if hasattr(data, "column_names") else "rows", _samples(inspection))
+
+
+def _peeked(data: Any) -> tuple[Any, bool]:
+    """Return ``data`` and whether it yields our blocks, without losing what was looked at."""
+    if isinstance(data, Block):
+        return [data], True
+    if isinstance(data, Sequence):
+        return data, bool(data) and isinstance(data[0], Block)
+    return data, False
+
+
+def _add_all(inspection: Inspection, found: Iterator[Piece]) -> None:
+    for piece in found:
+        inspection.add(piece)
+
+
+def _samples(inspection: Inspection) -> list[Hit]:
+    return list(inspection.samples.hits())
+
+
+def _check_ours(path: Path, known: Known, convention: str | None, labels: str | None) -> CheckReport:
+    manifest = read_manifest(path)
+    facts = manifest.tokenizer
+    known = replace(
+        known,
+        capacity=known.capacity or manifest.spec.capacity,
+        vocab_size=known.vocab_size or _number(facts, "vocab_size"),
+        eos_token_id=known.eos_token_id if known.eos_token_id is not None else _number(facts, "eos_token_id"),
+        bos_token_id=known.bos_token_id if known.bos_token_id is not None else _number(facts, "bos_token_id"),
+    )
+    inspection = Inspection(known, convention, labels, ours=True)
+    extra: list[Hit] = []
+    for shard in manifest.shards:
+        file = path / shard.name
+        reason = _changed(file, shard.name, shard.size_bytes, shard.sha256)
+        extra.append(Hit("file_changed", int(bool(reason)), 1, Place(shard.name), details={"reason": reason} if reason else {}))
+        if reason.startswith("it is missing") or Path(shard.name).name != shard.name:
+            continue
+        _add_all(inspection, pieces(file))
+    totals = inspection.totals
+    for quantity, said, held in (
+        ("blocks", manifest.num_blocks, totals.rows),
+        ("segments", manifest.num_segments, totals.segments),
+        ("tokens", manifest.num_tokens, totals.tokens),
+        ("targets", manifest.num_targets, totals.targets),
+    ):
+        details = {"said": f"{said:,}", "held": f"{held:,}", "quantity": quantity, "variant": quantity}
+        extra.append(Hit("manifest_disagrees", int(said != held), 1, details=details))
+    try:
+        manifest.ledger.verify()
+    except CloisonError as error:
+        extra.append(Hit("ledger_disagrees", 1, 1, details={"reason": str(error)}))
+    if manifest.ledger.tokens_kept != totals.tokens:
+        reason = f"it keeps {manifest.ledger.tokens_kept:,} tokens and the blocks hold {totals.tokens:,}"
+        extra.append(Hit("ledger_disagrees", 1, 1, details={"reason": reason, "variant": "kept"}))
+    extra += inspection.samples.hits(manifest.ledger.samples_in, _gone(manifest))
+    return inspection.finish(
+        str(path),
+        extra,
+        facts={"fingerprint": manifest.fingerprint, "logical_hash": manifest.logical_hash, "shards": len(manifest.shards)},
+    )
+
+
+def _changed(file: Path, name: str, size_bytes: int, sha256: str) -> str:
+    """Return why ``file`` is not as recorded, or ""."""
+    if Path(name).name != name:
+        return "its name leaves the folder"
+    if not file.is_file():
+        return "it is missing"
+    if file.stat().st_size != size_bytes:
+        return f"it has {file.stat().st_size:,} bytes and not {size_bytes:,}"
+    return "" if file_sha256(file) == sha256 else "its sha256 is another"
+
+
+def _gone(manifest: Manifest) -> Any:
+    entries = [entry.indices for kind, entry in manifest.ledger.entries.items() if kind in GONE]
+    return np.concatenate(entries) if entries else np.zeros(0, np.int64)
+
+
+def _number(facts: Any, name: str) -> int | None:
+    value = facts.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
