@@ -21,19 +21,23 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cloison.forms import flash as flash
+    from cloison.forms import flex as flex
     from cloison.forms import hf as hf
+    from cloison.forms import jax as jax
     from cloison.forms import linear as linear
+    from cloison.forms import nested as nested
+    from cloison.forms import thd as thd
+    from cloison.forms import xformers as xformers
 
-_CONSUMERS = ("hf", "linear")
-
-__all__ = ["hf", "linear"]
+__all__ = ["flash", "flex", "hf", "jax", "linear", "nested", "thd", "xformers"]
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name not in _CONSUMERS:
+    if name not in __all__:
         raise AttributeError(f"module 'cloison.forms' has no attribute {name!r}")
     return import_module(f"cloison.forms.{name}")
 
 
 def __dir__() -> list[str]:
-    return sorted(_CONSUMERS)
+    return sorted(__all__)

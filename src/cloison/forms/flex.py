@@ -57,19 +57,23 @@ def block_mask(
     bounds = key_intervals(segments, causal=causal, window=window, chunk=chunk, prefix_lengths=prefix_lengths)
     (some, full), (some_t, full_t) = _runs(*bounds, q_size, kv_size)
     num_q, num_kv = some[0].shape[1], some_t[0].shape[1]
-    ordered = [
-        _ordered(some, full, num_kv),
-        _ordered(full, None, num_kv),
-        _ordered(some_t, full_t, num_q),
-        _ordered(full_t, None, num_q),
-    ]
-    tensors = [tensor(array[:, None], np.int32, device) for pair in ordered for array in pair]
-    simple = causal and prefix_lengths is None
+    ordered = {
+        ("kv_num_blocks", "kv_indices"): _ordered(some, full, num_kv),
+        ("full_kv_num_blocks", "full_kv_indices"): _ordered(full, None, num_kv),
+        ("q_num_blocks", "q_indices"): _ordered(some_t, full_t, num_q),
+        ("full_q_num_blocks", "full_q_indices"): _ordered(full_t, None, num_q),
+    }
+    tensors: dict[str, Any] = {
+        name: tensor(array[:, None], np.int32, device)
+        for names, pair in ordered.items()
+        for name, array in zip(names, pair, strict=True)
+    }
+    last = None if causal and prefix_lengths is None else tensor(bounds[1], np.int32, device)
     return BlockMask(
         (segments.width, segments.width),
-        *tensors,
         BLOCK_SIZE=(q_size, kv_size),
-        mask_mod=_interval_mod(tensor(bounds[0], np.int32, device), None if simple else tensor(bounds[1], np.int32, device)),
+        mask_mod=_interval_mod(tensor(bounds[0], np.int32, device), last),
+        **tensors,
     )
 
 
@@ -153,7 +157,7 @@ def _ordered(
     starts = (lo, cut_hi, np.zeros_like(lo), cut_lo, hi)
     lengths = (cut_lo - lo, hi - cut_hi, lo, cut_hi - cut_lo)
     steps = np.ones((*lo.shape, columns + 1), np.int32)
-    batch, rows = np.indices(lo.shape, sparse=True)
+    batch, rows = np.arange(lo.shape[0])[:, None], np.arange(lo.shape[1])
     place, ahead = np.zeros_like(lo), np.zeros_like(lo)
     steps[batch, rows, 0] = 0
     for index, start in enumerate(starts):

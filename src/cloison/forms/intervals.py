@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cloison.errors import InputError
 from cloison.segments import Segments
 
-__all__ = ["key_intervals"]
+__all__ = ["cut_into_chunks", "key_intervals"]
 
 
 def key_intervals(
@@ -68,3 +68,20 @@ def key_intervals(
         last = np.minimum(last, chunk_start + chunk - 1)
     row = np.arange(shape[0])[:, None] * shape[1]
     return (first.reshape(shape) - row).astype(np.int32), (last.reshape(shape) - row).astype(np.int32)
+
+
+def cut_into_chunks(segments: Segments, chunk: int) -> Segments:
+    """Return the Segments with every segment cut at each multiple of ``chunk`` tokens from its start.
+
+    Chunked attention over ``segments`` is plain attention over these: that is how kernels which take lengths alone do it.
+
+    >>> cut_into_chunks(Segments.from_lengths([[5, 2]]), 2).rows()
+    [[2, 2, 1, 2]]
+    """
+    if chunk < 1:
+        raise InputError("chunk must be at least 1 token.", f"It is {chunk}.", "Pass None for no limit.")
+    rows = []
+    for lengths in segments.rows():
+        pieces = [[chunk] * (length // chunk) + [length % chunk] for length in lengths]
+        rows.append([piece for cut in pieces for piece in cut if piece])
+    return Segments.from_lengths(rows, segments.width)
