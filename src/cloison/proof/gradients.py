@@ -1,0 +1,134 @@
+"""Isolation of the backward: the gradient of one segment's outputs to the input embeddings of the others is exactly zero.
+
+Perturbation sees every dependence of the forward, hard selections and detached paths too; it cannot see a backward that is wrong.
+The gradient sees that and no hard selection. So both are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cloison.blocks import Block
+from cloison.errors import InputError
+from cloison.proof.blocks import bounds
+from cloison.proof.isolation import MATRIX_SEGMENTS, Influence, codes
+from cloison.proof.run import Subject
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+__all__ = ["embedding_of", "gradient_influence", "watched_embeddings"]
+
+
+def embedding_of(module: nn.Module) -> nn.Module:
+    """Return the table of input embeddings: the one that the model names, or the first `torch.nn.Embedding`.
+
+    Raises:
+        InputError: there is none.
+    """
+    import torch
+
+    get = getattr(module, "get_input_embeddings", None)
+    if get is not None:
+        try:
+            found = get()
+        except (NotImplementedError, AttributeError):
+            found = None
+        if isinstance(found, torch.nn.Module):
+            return found
+    for inner in module.modules():
+        if isinstance(inner, torch.nn.Embedding):
+            return inner
+    raise InputError("gradients are taken to the input embeddings.", "The model has no embedding table.", "Skip gradients.")
+
+
+@contextmanager
+def watched_embeddings(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Make the output of the input embeddings a leaf that wants a gradient; the list holds it after the forward."""
+    seen: list[Tensor] = []
+
+    def hook(inner: nn.Module, args: Any, output: Tensor) -> Tensor:
+        leaf = output.detach().requires_grad_(True)
+        seen.append(leaf)
+        return leaf
+
+    handle = embedding_of(module).register_forward_hook(hook)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def gradient_influence(subject: Subject, run: Callable[[Sequence[Block]], Any], blocks: Sequence[Block]) -> Influence:
+    """Return the Influence of gradients: entry (s, d) is the largest gradient of segment d's outputs to s's embeddings.
+
+    In units of the largest gradient of any segment to itself; the outputs are summed with fixed signs, so that nothing cancels
+    by symmetry. ``run`` gives the `Outputs` of the subject, with gradients.
+
+    Raises:
+        InputError: no embedding table, or embeddings that do not have the index of the batch's tokens.
+
+    Cost: one forward, and 2 * ceil(log2 segments) backwards; one a segment more where something was not zero.
+    """
+    import torch
+
+    if subject.module is None:
+        raise InputError("gradients need the module.", "The callable shows none.", "Pass the module, or an Adapter.")
+    places = bounds(blocks)
+    count = len(places)
+    with torch.enable_grad(), watched_embeddings(subject.module) as seen:
+        outputs = run(blocks)
+        if not seen:
+            raise InputError("gradients are taken to the input embeddings.", "The forward did not use them.", "Skip gradients.")
+        leaves = list(seen)
+        logits = outputs.logits
+        signs = torch.randint(0, 2, logits.shape, generator=torch.Generator().manual_seed(0)).to(logits) * 2 - 1
+        finite = torch.where(torch.isfinite(logits), logits, 0.0)
+        rows = (finite * signs).sum(-1)
+        found = np.full((count, count), np.nan)
+        backwards = 0
+
+        def reached_by(chosen: Sequence[int]) -> npt.NDArray[np.float64]:
+            wanted = torch.zeros_like(rows)
+            for destination in chosen:
+                wanted[places[destination]] = 1.0
+            gradients = torch.autograd.grad(rows, leaves, grad_outputs=wanted, retain_graph=True, allow_unused=True)
+            size = np.zeros(sum(place.stop - place.start for place in places))
+            for gradient in gradients:
+                if gradient is not None:
+                    size = np.maximum(size, _by_token(gradient, outputs.places, size.size))
+            return np.array([float(size[place].max()) for place in places])
+
+        fired = False
+        for chosen in codes(count) if count > 4 else [[d] for d in range(count)]:
+            reached = reached_by(chosen)
+            backwards += 1
+            outside = [s for s in range(count) if s not in chosen]
+            fired |= bool(reached[outside].any())
+            for destination in chosen:
+                found[destination, destination] = np.nanmax([found[destination, destination], reached[destination]])
+            found[np.ix_(outside, chosen)] = np.fmax(found[np.ix_(outside, chosen)], reached[outside][:, None])
+        if fired and 4 < count <= MATRIX_SEGMENTS:
+            for destination in range(count):
+                found[:, destination] = reached_by([destination])
+            backwards += count
+    scale = float(np.nanmax(np.diag(found))) if count else 0.0
+    if not np.isfinite(scale) or scale == 0.0:
+        raise InputError("outputs must depend on the embeddings.", "All gradients are zero or not finite.", "Skip gradients.")
+    return Influence(found / scale, 0.0, 0.0, backwards)
+
+
+def _by_token(gradient: Tensor, at: npt.NDArray[np.int64] | None, tokens: int) -> npt.NDArray[np.float64]:
+    sizes = gradient.detach().abs().amax(-1).reshape(-1).double().nan_to_num(nan=float("inf")).cpu().numpy()
+    if at is not None and sizes.size > int(at.max()):
+        return np.asarray(sizes[at])
+    if at is None and sizes.size == tokens:
+        return np.asarray(sizes)
+    raise InputError(
+        "embeddings must have the index of the tokens.", f"There are {sizes.size} for {tokens}.", "Skip gradients."
+    )

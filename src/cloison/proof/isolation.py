@@ -1,0 +1,218 @@
+"""Isolation by perturbation: change the tokens of some segments, keep every shape, and see which outputs move.
+
+Binary codes detect any leak among n segments in 2 * ceil(log2 n) forwards; where one fires, n forwards (one segment changed at
+a time) say who reaches whom, since decoded codes name edges that are none. Bit equality is the criterion wherever the same run
+repeated is bit-equal; else what repeats differ by is the noise that a move must exceed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cloison.blocks import Block
+from cloison.errors import InputError
+from cloison.proof.blocks import bounds, changed, lengths_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Influence", "codes", "influence", "look_ahead", "moves", "scale_of"]
+
+Run = Callable[[Sequence[Block]], "Tensor"]
+"""Blocks to outputs [tokens, features], the tokens in packed row order."""
+
+MATRIX_SEGMENTS = 64
+"""Up to this many segments the whole matrix is measured where a code fired; above, the worst cell is searched by halving."""
+
+NOISE_MARGIN = 4.0
+"""Where repeats differ, a move counts when it exceeds this many times their largest difference."""
+
+
+@dataclass(frozen=True, eq=False)
+class Influence:
+    """What moved.
+
+    Attributes:
+        matrix: float64 [segments, segments]: how far segment d (column) moved when segment s (row) changed, in standard
+            deviations of the outputs; NaN where not measured. The diagonal says how far a segment moves by its own tokens.
+        noise: how far outputs move when the same run is repeated, in the same unit; 0.0 is bit equality.
+        threshold: what a move must exceed to count.
+        forwards: how many were run.
+    """
+
+    matrix: npt.NDArray[np.float64]
+    noise: float
+    threshold: float
+    forwards: int
+
+    @property
+    def cells(self) -> npt.NDArray[np.bool_]:
+        """bool [segments, segments]: the cells off the diagonal that moved."""
+        moved = np.nan_to_num(self.matrix, nan=0.0) > self.threshold
+        np.fill_diagonal(moved, False)
+        return moved
+
+    @property
+    def worst(self) -> tuple[int, int, float]:
+        """(source, destination, size) of the cell off the diagonal that moved most."""
+        off = np.nan_to_num(self.matrix, nan=0.0).copy()
+        np.fill_diagonal(off, -1.0)
+        source, destination = np.unravel_index(int(off.argmax()), off.shape)
+        return int(source), int(destination), float(off[source, destination])
+
+    @property
+    def isolated(self) -> bool:
+        """Whether no cell off the diagonal moved."""
+        return not self.cells.any()
+
+
+def influence(
+    run: Run,
+    blocks: Sequence[Block],
+    ids: npt.NDArray[np.int64],
+    *,
+    seed: int = 0,
+    repeats: int = 1,
+    matrix: bool = False,
+    base: Tensor | None = None,
+) -> Influence:
+    """Return what moves what among the segments of ``blocks``.
+
+    Args:
+        run: see `Run`. It must be seeded where it draws random numbers.
+        ids: the token ids that changed tokens are drawn from, sorted.
+        repeats: how often the unchanged run is repeated to know its noise; where the first repeat differs, 3 are made.
+        matrix: measure the whole matrix also where no code fired.
+        base: outputs of the unchanged blocks, where the caller has them.
+
+    Raises:
+        InputError: fewer than two segments, or outputs that are not finite.
+
+    Cost: 1 + repeats + 2 * ceil(log2 segments) forwards, and one a segment more where something moved.
+    """
+    places = bounds(blocks)
+    count = len(places)
+    if count < 2:
+        raise InputError("isolation needs two segments.", f"The blocks hold {count}.", "Pass blocks with more segments.")
+    forwards = 0 if base is not None else 1
+    base = run(blocks) if base is None else base
+    scale = scale_of(base)
+    noise = 0.0
+    for repeat in range(max(repeats, 1) + 2):
+        if repeat >= repeats and noise == 0.0:
+            break
+        noise = max(noise, float(moves(base, run(blocks), places, scale).max()))
+        forwards += 1
+    threshold = noise * NOISE_MARGIN
+    found = np.full((count, count), np.nan)
+
+    def moved_by(chosen: Sequence[int]) -> npt.NDArray[np.float64]:
+        return moves(base, run(changed(blocks, set(chosen), ids, seed)), places, scale)
+
+    fired: list[tuple[list[int], list[int]]] = []
+    if count <= 4 or matrix:  # as many forwards as the codes, and they locate
+        fired = [([], [])]
+    else:
+        for chosen in codes(count):
+            moved = moved_by(chosen)
+            forwards += 1
+            outside = [d for d in range(count) if d not in chosen]
+            for segment in chosen:
+                found[segment, segment] = np.nanmax([found[segment, segment], moved[segment]])
+            hit = [d for d in outside if moved[d] > threshold]
+            if hit:
+                fired.append((chosen, hit))
+            elif noise == 0.0:
+                found[np.ix_(chosen, outside)] = 0.0
+            else:
+                found[np.ix_(chosen, outside)] = np.fmax(found[np.ix_(chosen, outside)], moved[outside])
+    if fired and count <= MATRIX_SEGMENTS:
+        for source in range(count):
+            found[source] = moved_by([source])
+        forwards += count
+    else:
+        for chosen, hit in fired:
+            for destination in hit[:1]:
+                sources = list(chosen)
+                while len(sources) > 1:
+                    half = sources[: len(sources) // 2]
+                    forwards += 1
+                    sources = half if moved_by(half)[destination] > threshold else sources[len(sources) // 2 :]
+                row = moved_by(sources)
+                forwards += 1
+                found[sources[0]] = row
+    return Influence(found, noise, threshold, forwards)
+
+
+def codes(count: int) -> list[list[int]]:
+    """Return the sets of segments to change: for each bit of their number those that have it, and those that do not.
+
+    Of any two segments each is changed at least once while the other is not.
+    """
+    sets: list[list[int]] = []
+    for bit in range(max(count - 1, 1).bit_length()):
+        ones = [number for number in range(count) if number >> bit & 1]
+        sets += [ones, [number for number in range(count) if not number >> bit & 1]]
+    return [chosen for chosen in sets if 0 < len(chosen) < count]
+
+
+def moves(base: Tensor, other: Tensor, places: Sequence[slice], scale: float) -> npt.NDArray[np.float64]:
+    """Return float64 [segments]: the largest difference in each segment, in units of ``scale``; 0.0 only for equal bits."""
+    import torch
+
+    equal = base == other
+    size = torch.where(equal, 0.0, (base.double() - other.double()).abs()).nan_to_num(nan=float("inf"))
+    rows = size.amax(-1).cpu().numpy()
+    return np.array([float(rows[place].max()) for place in places]) / scale
+
+
+def scale_of(base: Tensor) -> float:
+    """Return the standard deviation of the finite outputs, the unit of every size.
+
+    Raises:
+        InputError: outputs that are NaN, or that are all the same.
+    """
+    import torch
+
+    if bool(torch.isnan(base).any()):
+        count = int(torch.isnan(base).any(-1).sum())
+        raise InputError(
+            "the outputs must be numbers.",
+            f"{count} of {base.shape[0]} tokens have NaN outputs.",
+            "Look for a mask with empty rows, an overflow of the dtype, or weights that are not finite.",
+        )
+    finite = base[torch.isfinite(base)].double()
+    scale = float(finite.std()) if finite.numel() > 1 else 0.0
+    if scale == 0.0:
+        raise InputError("the outputs must depend on the tokens.", "They are all the same.", "Load or initialise the weights.")
+    return scale
+
+
+def look_ahead(
+    run: Run, blocks: Sequence[Block], ids: npt.NDArray[np.int64], *, seed: int = 0, base: Tensor | None = None
+) -> tuple[float, int]:
+    """Return (size, segment): how far the first half of a segment moves when its later half changes, and where most.
+
+    0.0 where nothing looks ahead inside a segment. One forward; where something moves, one a segment more (the longest 16),
+    since what moved may have come from the segment before.
+    """
+    base = run(blocks) if base is None else base
+    lengths = lengths_of(blocks)
+    halves = [(length + 1) // 2 for length in lengths]
+    first = [slice(place.start, place.start + half) for place, half in zip(bounds(blocks), halves, strict=True)]
+    scale = scale_of(base)
+
+    def moved_by(chosen: set[int]) -> npt.NDArray[np.float64]:
+        return moves(base, run(changed(blocks, chosen, ids, seed, after=halves)), first, scale)
+
+    if not moved_by(set(range(len(lengths)))).any():
+        return 0.0, 0
+    own = np.zeros(len(lengths))
+    for segment in sorted(range(len(lengths)), key=lambda number: -lengths[number])[:16]:
+        own[segment] = moved_by({segment})[segment]
+    return float(own.max()), int(own.argmax())
