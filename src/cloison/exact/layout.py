@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,10 @@ class Layout:
     valid: torch.Tensor
 
     @classmethod
-    def of(cls, segments: Segments, device: torch.device, *, padding: bool = False) -> Layout:
-        """Return the layout of ``segments``; with ``padding`` each row's padding tail counts as a segment."""
+    def of(
+        cls, segments: Segments, device: torch.device, *, padding: bool = False, chosen: Sequence[int] | None = None
+    ) -> Layout:
+        """Return the layout of ``segments``, or of the ``chosen`` ones; with ``padding`` each row's padding tail counts as one."""
         import torch
 
         lengths: list[int] = []
@@ -45,6 +48,8 @@ class Layout:
             row_lengths = [*row_lengths, tail] if padding and tail else row_lengths
             starts += (row * segments.width + np.cumsum([0, *row_lengths])[:-1]).tolist()
             lengths += row_lengths
+        if chosen is not None:
+            lengths, starts = [lengths[i] for i in chosen], [starts[i] for i in chosen]
         first = torch.tensor(starts, dtype=torch.int64)[:, None]
         size = torch.tensor(lengths, dtype=torch.int64)[:, None]
         steps = torch.arange(max(lengths, default=0))[None]

@@ -1,0 +1,97 @@
+"""Adapter: a model together with the way that was proven exact for it, called like the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from cloison.blocks import Block
+from cloison.errors import InputError
+from cloison.exact.batches import PackedBatch, read_batch
+from cloison.exact.calling import logits_of
+from cloison.exact.certificate import Certificate, check_unchanged
+from cloison.exact.loss import packed_loss
+from cloison.exact.ways import Way
+from cloison.forms.hf import flat, rows
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Adapter"]
+
+
+@dataclass(eq=False, repr=False)
+class Adapter:
+    """A model and the way in which it runs packed batches exactly. `cloison.adapt` makes it.
+
+    ``adapter(**batch)`` returns the model's own output object, with the index of ``batch["input_ids"]`` whatever ran inside, and
+    with ``loss`` where ``labels`` are given. Outside that call the model is untouched: its weights, configuration and forward
+    are those that it had.
+
+    Attributes:
+        model: the model itself.
+        way: how packed batches run.
+        certificate: what was proven, on what, and what was not tested.
+    """
+
+    model: torch.nn.Module
+    way: Way
+    certificate: Certificate
+    closed: bool = False
+
+    def __call__(self, **batch: Any) -> Any:
+        """Return the model's outputs for a packed batch, in packed row order.
+
+        Args:
+            input_ids: int64 [B, T], packed rows.
+            labels: int64 [B, T], same index (the adapter shifts), -100 where not a target; then the output has a ``loss``: the
+                mean over targets, or the sum divided by ``num_items_in_batch`` where that is given; with ``loss_weights``
+                [B, T] each target counts by its weight.
+            seq_lengths, cu_seqlens, segment_ids, position_ids, attention_mask: the boundaries, see `read_batch`.
+            **: anything else goes to the model.
+
+        Raises:
+            InputError, BoundaryError: see `read_batch`; or the model is not what was certified.
+        """
+        check_unchanged(self)
+        items = batch.pop("num_items_in_batch", None)
+        packed = read_batch(batch)
+        outputs = self.way.run(self.model, packed)
+        if packed.labels is None:
+            return outputs
+        return _with_loss(outputs, packed, items)
+
+    def collate(self, blocks: Iterable[Block] | Block) -> dict[str, Any]:
+        """Return the batch of ``blocks`` in the layout that suits the way, boundaries included, for ``adapter(**batch)``."""
+        parts = [blocks] if isinstance(blocks, Block) else list(blocks)
+        make: Any = rows if self.way.layout == "rows" else flat
+        batch = dict(make(parts, loss_weights="keep"))
+        if self.way.layout == "rows":
+            most = max(len(part) for part in parts)
+            lengths = [[*part.segments.seq_lengths.tolist(), *[0] * (most - len(part))] for part in parts]
+        else:
+            lengths = [[int(length) for part in parts for length in part.segments.seq_lengths]]
+        import torch
+
+        batch["seq_lengths"] = torch.tensor(lengths, dtype=torch.int32)
+        return batch
+
+    def restore(self) -> torch.nn.Module:
+        """Return the model as it was before `adapt`; this adapter refuses further calls."""
+        self.closed = True
+        return self.model
+
+    def __repr__(self) -> str:
+        return f"Adapter({self.certificate.line()})"
+
+
+def _with_loss(outputs: Any, packed: PackedBatch, items: Any) -> Any:
+    loss = packed_loss(logits_of(outputs), packed, items)
+    if hasattr(outputs, "logits"):
+        outputs.loss = loss
+        return outputs
+    if isinstance(outputs, dict):
+        return outputs | {"loss": loss}
+    return SimpleNamespace(loss=loss, logits=logits_of(outputs))

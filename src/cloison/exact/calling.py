@@ -1,0 +1,121 @@
+"""Running a model's own forward for a while with other attention, other mixers, and in the recomputations that follow from it.
+
+Nothing of this outlives the call: what is changed on the model is put back when the forward returns. A recomputation in the
+backward (gradient checkpointing, of either kind, on whatever thread) runs a closure that puts the same changes on again, with the
+boundaries of its own call, and off when it ends. No state is shared between calls.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Changes", "accepted", "call", "logits_of"]
+
+_CHECKPOINT = "_gradient_checkpointing_func"  # where transformers keeps a layer's checkpointing function (4.56 to 5.24)
+_IMPLEMENTATION = "_attn_implementation_internal"  # what config._attn_implementation reads
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What one call changes on the model.
+
+    Attributes:
+        attention: the name of a registered attention, or None for the model's own.
+        forwards: module to the forward that stands in for its own.
+    """
+
+    attention: str | None = None
+    forwards: Mapping[torch.nn.Module, Callable[..., Any]] = field(default_factory=lambda: MappingProxyType({}))
+
+    @contextmanager
+    def on(self, model: torch.nn.Module) -> Iterator[None]:
+        """Hold the changes while the context lasts."""
+        with ExitStack() as stack:
+            if self.attention is not None:
+                for config in _configs(model):
+                    stack.enter_context(_set(config, _IMPLEMENTATION, self.attention))
+            for module, forward in self.forwards.items():
+                stack.enter_context(_set(module, "forward", forward))
+            yield
+
+    @contextmanager
+    def on_with_recomputation(self, model: torch.nn.Module) -> Iterator[None]:
+        """Hold the changes while the context lasts, and in every recomputation of a layer that begins in it."""
+
+        def again(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
+            def with_changes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+                def changed(*inner: Any, **named: Any) -> Any:
+                    with self.on(model):
+                        return function(*inner, **named)
+
+                return checkpoint(changed, *args, **kwargs)
+
+            return with_changes
+
+        with ExitStack() as stack:
+            stack.enter_context(self.on(model))
+            for module in model.modules():
+                checkpoint = getattr(module, _CHECKPOINT, None)
+                if checkpoint is not None:
+                    stack.enter_context(_set(module, _CHECKPOINT, again(checkpoint)))
+            yield
+
+
+@contextmanager
+def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute of the instance itself, and put back what was there, or that nothing was."""
+    own = vars(owner)
+    had, old = name in own, own.get(name)
+    own[name] = value
+    try:
+        yield
+    finally:
+        if had:
+            own[name] = old
+        else:
+            own.pop(name, None)
+
+
+def _configs(model: torch.nn.Module) -> list[Any]:
+    found: dict[int, Any] = {}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if config is not None and hasattr(config, _IMPLEMENTATION):
+            found[id(config)] = config
+    return list(found.values())
+
+
+def accepted(model: torch.nn.Module, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of ``keywords`` that the model's forward names or, with ``**kwargs``, takes."""
+    parameters = inspect.signature(model.forward).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(keywords)
+    return {name: value for name, value in keywords.items() if name in parameters}
+
+
+def call(model: torch.nn.Module, input_ids: torch.Tensor, **keywords: Any) -> Any:
+    """Return the model's outputs, without a cache."""
+    named = accepted(model, {"use_cache": False})
+    return model(input_ids=input_ids, **named, **keywords)
+
+
+def logits_of(outputs: Any) -> torch.Tensor:
+    """Return the logits of what a model returned: a field, a key, the first of a tuple, or the tensor itself."""
+    import torch
+
+    if isinstance(outputs, torch.Tensor):
+        return outputs
+    if getattr(outputs, "logits", None) is not None:
+        found: torch.Tensor = outputs.logits
+        return found
+    if isinstance(outputs, Mapping) and "logits" in outputs:
+        return outputs["logits"]  # type: ignore[no-any-return]
+    return outputs[0]  # type: ignore[no-any-return]

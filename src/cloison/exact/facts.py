@@ -1,0 +1,115 @@
+"""What adapt looks up or tries out about a model before it climbs the rungs: its kinds of layers, and the positions it wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloison.exact.calling import accepted, call, logits_of
+from cloison.segments import Segments
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Facts", "Positions", "facts_of"]
+
+_WINDOWED = ("sliding_attention", "hybrid_sliding")
+_CHUNKED = ("chunked_attention",)
+_ATTENTIONS = ("full_attention", "hybrid", *_WINDOWED, *_CHUNKED)
+
+
+@dataclass(frozen=True)
+class Positions:
+    """How positions are passed.
+
+    Attributes:
+        start: the first position of a segment, or None where the model takes no ``position_ids``.
+        planes: 1 for [B, T], 4 for M-RoPE's [4, B, T] with the text plane first.
+    """
+
+    start: int | None = 0
+    planes: int = 1
+
+    def keywords(self, segments: Segments, device: torch.device) -> dict[str, Any]:
+        """Return ``position_ids`` for ``segments``, or nothing."""
+        import torch
+
+        if self.start is None:
+            return {}
+        flat = torch.from_numpy(segments.position_ids(self.start).copy()).to(device)
+        return {"position_ids": flat if self.planes == 1 else flat.expand(self.planes, *flat.shape)}
+
+    def __str__(self) -> str:
+        if self.start is None:
+            return "no positions"
+        return f"positions from {self.start}" + (f" in {self.planes} planes" if self.planes > 1 else "")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a model before anything is measured on packed blocks.
+
+    Attributes:
+        positions: the forms that give a lone sample what the model gives it by itself, the likeliest first.
+        window, chunk: of the configuration's text part, in tokens, or None.
+        kinds: layer type to (window, chunk), for models whose layers differ; empty where they do not.
+        attention: the implementation in use, as "sdpa"; "" outside transformers.
+    """
+
+    positions: tuple[Positions, ...]
+    window: int | None
+    chunk: int | None
+    kinds: Mapping[str, tuple[int | None, int | None] | None]
+    attention: str
+
+
+def facts_of(model: torch.nn.Module, sample: torch.Tensor, tolerance: float = 1e-4) -> Facts:
+    """Return the facts of ``model``; ``sample`` [1, n] is a lone sample to try positions on."""
+    config = getattr(model, "config", None)
+    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    window = _number(text, "sliding_window", "sliding_window_size", "attention_window_size", "window_size")
+    chunk = _number(text, "attention_chunk_size")
+    kinds: dict[str, tuple[int | None, int | None] | None] = {}
+    for kind in dict.fromkeys(getattr(text, "layer_types", None) or ()):
+        if kind in _ATTENTIONS:
+            kinds[kind] = (window if kind in _WINDOWED else None, chunk if kind in _CHUNKED else None)
+        else:
+            kinds[kind] = None
+    attention = getattr(config, "_attn_implementation", None) or ""
+    return Facts(_positions(model, text, sample, tolerance), window, chunk, kinds, attention)
+
+
+def _number(config: Any, *names: str) -> int | None:
+    for name in names:
+        value = getattr(config, name, None)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
+def _positions(model: torch.nn.Module, config: Any, sample: torch.Tensor, tolerance: float) -> tuple[Positions, ...]:
+    """Return the forms that change nothing for a lone sample, found by trying them."""
+    import torch
+
+    if not accepted(model, {"position_ids": None}):
+        return (Positions(None),)
+    candidates = [Positions(0)]
+    padding = getattr(config, "pad_token_id", None)
+    candidates += [Positions(start) for start in dict.fromkeys((1, 2, (padding or 0) + 1))]
+    rope = getattr(config, "rope_parameters", None) or {}
+    if "mrope_section" in str(rope):
+        candidates.insert(0, Positions(0, 4))
+    candidates.append(Positions(None))
+    segments = Segments.from_lengths([[sample.shape[1]]])
+    fitting = []
+    with torch.no_grad():
+        own = logits_of(call(model, sample))
+        for positions in candidates:
+            try:
+                tried = logits_of(call(model, sample, **positions.keywords(segments, sample.device)))
+            except Exception:  # noqa: S112 - a form that the model does not take is one that does not fit
+                continue
+            if float((tried - own).abs().max()) <= tolerance * float(own.std()):
+                fitting.append(positions)
+    return tuple(fitting[:2]) or (Positions(None),)

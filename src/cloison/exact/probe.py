@@ -1,0 +1,133 @@
+"""What one way does with awkward blocks: how far bystanders move, and how far each sample is from itself alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cloison.blocks import Block
+from cloison.exact.batches import PackedBatch
+from cloison.exact.calling import call, logits_of
+from cloison.exact.singles import forget
+from cloison.exact.ways import Way
+from cloison.proof.blocks import alone, changed
+from cloison.segments import Segments
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Measured", "Reference", "measure", "packed_batch", "reference"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How far a way missed, in standard deviations of the outputs; infinite where it raised.
+
+    Attributes:
+        leak: the largest move of a segment's outputs when the tokens of others change.
+        equality: the largest difference between a segment's outputs packed and alone.
+        error: what the way raised, or "".
+    """
+
+    leak: float
+    equality: float
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Awkward blocks, and what each of their samples gives alone.
+
+    Attributes:
+        blocks: the blocks.
+        others: the same with the tokens of every second segment changed, and with those of the others changed.
+        outputs: logits of every sample alone, [tokens, vocabulary] in packed order.
+        scale: the standard deviation of ``outputs``.
+    """
+
+    blocks: Sequence[Block]
+    others: tuple[Sequence[Block], Sequence[Block]]
+    outputs: torch.Tensor
+    scale: float
+
+
+def packed_batch(blocks: Sequence[Block], device: torch.device) -> PackedBatch:
+    """Return ``blocks`` as rows, the shorter ones padded, so that a way is tried on rows with and without padding."""
+    import torch
+
+    segments = Segments.from_lengths([block.segments.seq_lengths for block in blocks])
+    ids = np.ones((segments.num_rows, segments.width), np.int64)
+    for row, block in zip(ids, blocks, strict=True):
+        row[: block.num_tokens] = block.input_ids
+    return PackedBatch(torch.from_numpy(ids).to(device), Segments(segments.seq_lengths, segments.row_offsets, segments.width))
+
+
+def reference(model: torch.nn.Module, blocks: Sequence[Block], ids: Any, seed: int) -> Reference:
+    """Return the outputs of every sample alone."""
+    import torch
+
+    device = next(model.parameters()).device
+    parts = []
+    with torch.no_grad():
+        for block in alone(blocks):
+            forget(model)
+            row = torch.from_numpy(block.input_ids.astype(np.int64))[None].to(device)
+            parts.append(logits_of(call(model, row))[0].float())
+    outputs = torch.cat(parts)
+    count = sum(len(block) for block in blocks)
+    others = tuple(changed(blocks, range(first, count, 2), ids, seed) for first in (0, 1))
+    return Reference(blocks, (others[0], others[1]), outputs, float(outputs.std()))
+
+
+def measure(model: torch.nn.Module, way: Way, against: Reference) -> Measured:
+    """Return what ``way`` misses by on the blocks of ``against``, a row for each and all in one flat row."""
+    import torch
+
+    worst = Measured(0.0, 0.0)
+    try:
+        with torch.no_grad():
+            for flat in (True, False):
+                worst = _worse(worst, _measure(model, way, against, flat))
+    except Exception as error:
+        return Measured(float("inf"), float("inf"), f"{type(error).__name__}: {error}".splitlines()[0][:200])
+    return worst
+
+
+def _measure(model: torch.nn.Module, way: Way, against: Reference, flat: bool) -> Measured:
+    device = next(model.parameters()).device
+    arranged = [_flat(blocks) if flat else list(blocks) for blocks in (against.blocks, *against.others)]
+    outputs = [_run(model, way, blocks, device) for blocks in arranged]
+    equality = float((outputs[0] - against.outputs).abs().max()) / against.scale
+    lengths = [int(length) for block in against.blocks for length in block.segments.seq_lengths]
+    odd = np.repeat(np.arange(len(lengths)) % 2, lengths)
+    leak = 0.0
+    for first, moved in enumerate(outputs[1:]):
+        bystanders = np.flatnonzero(odd != first)
+        leak = max(leak, float((moved[bystanders] - outputs[0][bystanders]).abs().max()) / against.scale)
+    if not np.isfinite(equality + leak):
+        return Measured(float("inf"), float("inf"), "outputs are not finite")
+    return Measured(leak, equality)
+
+
+def _run(model: torch.nn.Module, way: Way, blocks: Sequence[Block], device: torch.device) -> torch.Tensor:
+    batch = packed_batch(blocks, device)
+    logits = logits_of(way.run(model, batch))
+    valid = batch.segments.segment_ids() > 0
+    if tuple(logits.shape[:2]) != valid.shape:
+        raise ValueError(f"outputs have the shape {list(logits.shape)} for ids of {list(valid.shape)}")
+    import torch
+
+    return logits[torch.from_numpy(valid)].float()
+
+
+def _flat(blocks: Sequence[Block]) -> list[Block]:
+    from cloison.forms.joining import join
+
+    return [join(blocks)]
+
+
+def _worse(first: Measured, second: Measured) -> Measured:
+    return Measured(max(first.leak, second.leak), max(first.equality, second.equality), first.error or second.error)

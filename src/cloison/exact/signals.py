@@ -1,0 +1,60 @@
+"""Signals: what a packed row is passed along with, so that its segments stay apart (rungs a to d share this shape)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cloison.exact.batches import PackedBatch
+from cloison.exact.calling import Changes, call
+from cloison.exact.facts import Positions
+from cloison.exact.ways import Way
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Signal", "run_packed", "way_of"]
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One way of telling a model where segments begin.
+
+    Attributes:
+        rung: its letter.
+        detail: the choice within the rung.
+        keywords: (model, batch) to what is passed beside ``input_ids``, positions aside.
+        positions: the form of positions.
+        attention: the registered attention that runs, or None for the model's own.
+        dense: whether memory grows with the square of the row.
+        fixed_shapes: see `Way`.
+    """
+
+    rung: str
+    detail: str
+    keywords: Callable[[torch.nn.Module, PackedBatch], dict[str, Any]]
+    positions: Positions
+    attention: str | None = None
+    dense: bool = True
+    fixed_shapes: bool = False
+
+
+def run_packed(model: torch.nn.Module, batch: PackedBatch, signal: Signal, changes: Changes | None = None) -> Any:
+    """Return the outputs of the packed rows as they are, under ``signal``."""
+    changes = Changes(signal.attention) if changes is None else changes
+    keywords = signal.keywords(model, batch) | signal.positions.keywords(batch.segments, batch.input_ids.device)
+    with changes.on_with_recomputation(model):
+        return call(model, batch.input_ids, **keywords, **batch.options)
+
+
+def way_of(signal: Signal) -> Way:
+    """Return ``signal`` as a way."""
+    detail = ", ".join(part for part in (signal.detail, str(signal.positions)) if part)
+    return Way(
+        signal.rung,
+        detail,
+        lambda model, batch: run_packed(model, batch, signal),
+        "rows" if signal.dense else "flat",
+        signal.fixed_shapes,
+    )
