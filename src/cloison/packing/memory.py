@@ -15,7 +15,7 @@ from cloison.samples import Sample
 from cloison.segments import IGNORE, Segments
 from cloison.spec import PackSpec
 
-__all__ = ["FIRST_LABELS", "pack_samples", "unpack"]
+__all__ = ["FIRST_LABELS", "join_pieces", "pack_samples", "unpack"]
 
 FIRST_LABELS = "first_labels"
 """The column, present where samples were split, of the label that a continuation's first token had in its whole sample.
@@ -69,7 +69,7 @@ def unpack(blocks: Iterable[Block]) -> list[Sample]:
         token_columns |= set(block.token_columns)
         for sample_id, start, sample in zip(block.sample_ids.tolist(), block.starts.tolist(), block.samples(), strict=True):
             pieces.setdefault(sample_id, []).append((start, sample))
-    return [_join(sample_id, pieces[sample_id], token_columns) for sample_id in sorted(pieces)]
+    return [join_pieces(sample_id, pieces[sample_id], token_columns) for sample_id in sorted(pieces)]
 
 
 def _without_untrained(samples: list[Sample], lengths: npt.NDArray[np.int64], spec: PackSpec) -> npt.NDArray[np.int64]:
@@ -147,7 +147,12 @@ def _block(
     )
 
 
-def _join(sample_id: int, pieces: list[tuple[int, Sample]], token_columns: set[str]) -> Sample:
+def join_pieces(sample_id: int, pieces: list[tuple[int, Sample]], token_columns: set[str]) -> Sample:
+    """Return the sample of ``pieces``, (start, fragment) each, joined in the order of their starts.
+
+    Raises:
+        BoundaryError: they do not follow each other from 0.
+    """
     pieces.sort(key=lambda piece: piece[0])
     expected = 0
     for start, piece in pieces:

@@ -110,10 +110,10 @@ class LogicalHash:
         """Add the next blocks."""
         arrays = (rows.input_ids, rows.labels, rows.seq_lengths, rows.block_segments)
         for part, array in zip(self._parts, arrays, strict=True):
-            part.update(memoryview(np.ascontiguousarray(array, "<i4")))
+            part.update(np.ascontiguousarray(array, "<i4").data)
         if rows.loss_weights is not None:
             self._weights = self._weights or hashlib.sha256()
-            self._weights.update(memoryview(np.ascontiguousarray(rows.loss_weights, "<f4")))
+            self._weights.update(np.ascontiguousarray(rows.loss_weights, "<f4").data)
 
     def hexdigest(self) -> str:
         """Return the hash of the blocks so far."""

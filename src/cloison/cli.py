@@ -1,0 +1,110 @@
+"""The command line: finds the command, runs it, prints what it says. The only file of cloison that prints.
+
+A command is a module of `cloison.view` with ``add_arguments(parser)`` and ``run(args) -> Outcome``; it is imported when it is
+called for, so that ``cloison --help`` is instant. Exit status 0: as it should be; 1: a finding; 2: wrong use or unreadable
+input; 130: interrupted (Ctrl-C).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from cloison.errors import CloisonError, FindingsError
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    "pack": ("pack_command", "sources to a packed data set"),
+    "plan": ("plan_command", "what packing would give, for capacities and policies side by side; writes nothing"),
+    "show": ("show_command", "look at packed blocks, token by token"),
+    "check": ("check_command", "the static contract of any packed data set, ours or another's"),
+    "verify": ("verify_command", "prove by experiment that a model keeps packed samples apart"),
+    "audit": ("audit_command", "run a training command unchanged for one step, audited"),
+    "unpack": ("unpack_command", "the samples of a packed data set, as JSON lines"),
+    "export": ("export_command", "a packed data set in another system's format"),
+    "import": ("import_command", "another system's packed data set in ours"),
+    "demo": ("demo_command", "the main job on data that every machine has"),
+}
+"""Command to its module in `cloison.view` and its one line of help, in the order of use."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = _top()
+    if not words or words[0] not in COMMANDS:
+        parser.parse_args(words)  # --help, --version, or a complaint; each ends here
+        parser.print_help()
+        return 2
+    name = words[0]
+    module = import_module(f"cloison.view.{COMMANDS[name][0]}")
+    command = argparse.ArgumentParser(prog=f"cloison {name}", description=module.__doc__)
+    module.add_arguments(command)
+    command.add_argument("--json", action="store_true", help="say it as JSON on standard output")
+    args = command.parse_args(words[1:])
+    try:
+        outcome = module.run(args)
+        _print(outcome, as_json=args.json)
+        return int(outcome.status)
+    except CloisonError as error:
+        if args.json:
+            print(json.dumps({"error": _plain(error)}, ensure_ascii=True))
+        for line in (f"cloison {name}: {error.asked}", error.found, error.remedy):
+            if line:
+                print(_safe(line), file=sys.stderr)
+        return 1 if isinstance(error, FindingsError) else 2
+    except KeyboardInterrupt:
+        print(f"cloison {name}: interrupted. Run the same command again to go on where it stopped.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, head or less, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _top() -> argparse.ArgumentParser:
+    from cloison import __version__
+
+    listed = "\n".join(f"  {name:8} {help_text}" for name, (_, help_text) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="cloison",
+        description="Exact sequence packing for language-model training, and the proof that it is.",
+        epilog=f"commands:\n{listed}\n\nexit status: 0 as it should be, 1 a finding, 2 wrong use or unreadable input",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"cloison {__version__}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below; COMMAND --help says more")
+    parser.add_argument("rest", nargs="*", metavar="...", help=argparse.SUPPRESS)
+    return parser
+
+
+def _print(outcome: Any, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(outcome.plain, sort_keys=True, indent=2, ensure_ascii=True))
+        sys.stdout.flush()
+        return
+    if outcome.shown is None:
+        return
+    from rich.console import Console
+
+    wide = None if sys.stdout.isatty() else 120
+    Console(highlight=False, soft_wrap=False, width=wide).print(outcome.shown)
+
+
+def _plain(error: CloisonError) -> dict[str, str]:
+    return {"type": type(error).__name__, "asked": error.asked, "found": error.found, "remedy": error.remedy}
+
+
+def _safe(text: str) -> str:
+    from cloison.view.pieces import visible
+
+    return visible(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Look at the packed blocks of DIR, token by token: segments with their walls, what is trained, what is context."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from cloison.errors import InputError
+from cloison.view.outcome import Outcome
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of ``cloison show``."""
+    parser.add_argument("path", metavar="DIR", help="a packed data set")
+    parser.add_argument("--block", type=int, metavar="I", help="which block; negative from the end (default: 0)")
+    parser.add_argument("--tokenizer", metavar="T", help="show text by this tokenizer; without it, token ids")
+    parser.add_argument("--html", metavar="FILE", help="write a page instead")
+
+
+def run(args: Namespace) -> Outcome:
+    """Show one block in the terminal, or write a page."""
+    from cloison.store.packed import open
+
+    packed = open(args.path)
+    backend = _backend(args.tokenizer)
+    if args.html is not None:
+        return _page(args, packed, backend)
+    from cloison.view.terminal_block import block_facts, block_view
+
+    index = 0 if args.block is None else args.block
+    if not -len(packed) <= index < len(packed):
+        raise InputError(
+            f"--block {index} must be a block of {args.path}.",
+            f"It has {len(packed):,}, numbered from 0." if len(packed) else "It has none.",
+            "Pick another.",
+        )
+    index = range(len(packed))[index]
+    block = packed[index]
+    return Outcome(0, block_view(block, index, len(packed), backend), block_facts(block, index, backend))
+
+
+def _backend(tokenizer: str | None) -> Any:
+    if tokenizer is None:
+        return None
+    from cloison.text.tokenizer import load_tokenizer
+
+    return load_tokenizer(tokenizer).backend
+
+
+def _page(args: Namespace, packed: Any, backend: Any) -> Outcome:
+    from pathlib import Path
+
+    from cloison.store.files import replacing
+    from cloison.view.blocks import blocks_page
+
+    text = blocks_page(packed, backend) if args.block is None else blocks_page(packed, backend, [args.block])
+    dest = Path(args.html)
+    with replacing(dest) as part:
+        part.write_text(text, encoding="utf-8", errors="surrogatepass")
+    return Outcome(0, f"wrote {dest}", {"path": str(dest)})

@@ -1,0 +1,99 @@
+"""The options that make a PackSpec, shared by the commands that need one."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from cloison.errors import InputError
+from cloison.spec import AppendEos, OnEmpty, Order, Overflow, PackSpec, TrainOn
+
+__all__ = ["add_source_arguments", "add_spec_arguments", "spec_from"]
+
+_FLAGS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("policy", {"help": "how samples are put into blocks (default: look_ahead)"}),
+    ("overflow", {"choices": get_args(Overflow), "help": "what happens to samples longer than a block (default: raise)"}),
+    ("train-on", {"choices": get_args(TrainOn), "help": "whose tokens are targets (default: by the shape of the records)"}),
+    ("max-sample-tokens", {"type": int, "metavar": "N", "help": "overflow acts at this length already"}),
+    ("max-segments", {"type": int, "metavar": "N", "help": "segments a block holds at most"}),
+    ("align", {"type": int, "metavar": "N", "help": "a segment counts as its length rounded up to this multiple"}),
+    ("order", {"choices": get_args(Order), "help": "shuffled by seed (default), or as in the input"}),
+    ("seed", {"type": int, "metavar": "S", "help": "of all shuffles (default: 0)"}),
+    ("look-ahead", {"type": int, "metavar": "K", "help": "samples that look_ahead looks ahead (default: 1024)"}),
+    ("on-empty", {"choices": get_args(OnEmpty), "help": "what a sample with nothing to train does (default: drop, counted)"}),
+    ("append-eos", {"choices": get_args(AppendEos), "help": "an end-of-document token (default: auto)"}),
+    ("date", {"metavar": "YYYY-MM-DD", "help": "today, for templates that ask (default: the day of the first run)"}),
+)
+
+
+def add_source_arguments(parser: ArgumentParser) -> None:
+    """Add SOURCE and what reading and tokenising need."""
+    parser.add_argument("source", nargs="+", metavar="SOURCE", help="files, folders or globs; - is standard input")
+    parser.add_argument("--tokenizer", metavar="T", help="a folder with tokenizer.json (not needed for token ids)")
+    parser.add_argument("--tokens", metavar="DIR", help="where tokens are kept for the next run (default: tokens/ beside OUT)")
+    parser.add_argument("--on-error", choices=("raise", "skip"), default="raise", help="what a broken record does")
+    parser.add_argument("--workers", type=int, metavar="W", help="processes (default: the cores of this machine)")
+
+
+def add_spec_arguments(parser: ArgumentParser) -> None:
+    """Add one option for each field of PackSpec, and --spec FILE below them all."""
+    parser.add_argument("--spec", metavar="FILE", help="a PackSpec as JSON; options on the command line win over it")
+    parser.add_argument("--capacity", type=int, metavar="N", help="tokens a block holds at most")
+    for name, settings in _FLAGS:
+        parser.add_argument(f"--{name}", **settings)
+    parser.add_argument("--split-prompts", action="store_true", default=None, help="let overflow=split cut conversations too")
+    parser.add_argument("--columns", nargs="+", metavar="PART=NAME", help="which column plays which part (messages=dialog)")
+    parser.add_argument("--carry", nargs="+", metavar="NAME", help="further columns that go along")
+    parser.add_argument("--chat-template", metavar="FILE", help="a template in place of the tokenizer's own")
+    parser.add_argument("--template-option", nargs="+", metavar="NAME=VALUE", help="variables of the template (JSON values)")
+
+
+def spec_from(args: Namespace) -> PackSpec:
+    """Return the PackSpec that the options say.
+
+    Raises:
+        SpecError: an unknown field in the file, or a value out of range; no capacity.
+    """
+    plain: dict[str, Any] = {}
+    if args.spec is not None:
+        try:
+            text = Path(args.spec).read_text(encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"--spec {args.spec} must be readable.", f"{error.strerror}.", "Check the path.") from error
+        plain = PackSpec.from_json(text).to_dict()
+    names = ["capacity", "split_prompts", "carry", *(name.replace("-", "_") for name, _ in _FLAGS)]
+    plain |= {name: value for name in names if (value := getattr(args, name)) is not None}
+    if args.columns:
+        plain["columns"] = {**plain.get("columns", {}), **_pairs(args.columns, "--columns")}
+    if args.template_option:
+        given = {name: _json_or_text(value) for name, value in _pairs(args.template_option, "--template-option").items()}
+        plain["template_options"] = {**plain.get("template_options", {}), **given}
+    if args.chat_template is not None:
+        try:
+            plain["chat_template"] = Path(args.chat_template).read_text(encoding="utf-8")
+        except OSError as error:
+            raise InputError(
+                f"--chat-template {args.chat_template} must be a readable file.", f"{error.strerror}.", "Check the path."
+            ) from error
+    return PackSpec.from_dict(plain)
+
+
+def _pairs(words: Sequence[str], option: str) -> dict[str, str]:
+    out = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise InputError(f"{option} takes NAME=VALUE.", f"{word!r} is not of that form.", f"Write {option} name=value.")
+        out[name] = value
+    return out
+
+
+def _json_or_text(value: str) -> Any:
+    import json
+
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
