@@ -63,6 +63,13 @@ class Sample:
                 f"There are {labels.size} labels for {ids.size} tokens.",
                 "Do not shift labels; use -100 for tokens that are no target.",
             )
+        foreign = np.flatnonzero((labels < 0) & (labels != IGNORE))
+        if foreign.size:
+            raise InputError(
+                "labels are token ids, or -100 where not a target.",
+                f"labels[{foreign[0]}] is {labels[foreign[0]]} ({foreign.size} of {labels.size} are below 0).",
+                "Write -100 there.",
+            )
         labels[:1] = IGNORE
         labels.setflags(write=False)
         object.__setattr__(self, "input_ids", ids)
@@ -74,6 +81,13 @@ class Sample:
                     "loss_weights must have the index of labels.",
                     f"There are {weights.size} weights for {ids.size} tokens.",
                     "Pass one weight a token.",
+                )
+            if not np.isfinite(weights).all():
+                where = int(np.flatnonzero(~np.isfinite(weights))[0])
+                raise InputError(
+                    "loss_weights must be finite.",
+                    f"loss_weights[{where}] is {weights[where]}.",
+                    "Write 0 where nothing is trained.",
                 )
             weights.setflags(write=False)
             object.__setattr__(self, "loss_weights", weights)

@@ -172,6 +172,12 @@ class Segments:
         if positions.ndim != 2:
             raise BoundaryError("position_ids must be [T] or [B, T].", f"The shape is {list(positions.shape)}.", "Reshape.")
         sizes = np.full(len(positions), positions.shape[1]) if lengths is None else _integers(lengths, "lengths")
+        if sizes.size != len(positions) or (sizes.size and not 0 <= sizes.min() <= sizes.max() <= positions.shape[1]):
+            raise BoundaryError(
+                f"lengths must be [{len(positions)}] of 0 to {positions.shape[1]} valid tokens.",
+                f"They are {sizes[:8].tolist()}.",
+                "Pass the valid tokens of each row.",
+            )
         rows = []
         for row, size in zip(positions, sizes, strict=True):
             steps = np.diff(row[:size])
@@ -277,8 +283,11 @@ class Segments:
                 the last (n segments, the padding tail, and the leading 0). The consumer's max_seqlen is then `width`.
 
         Raises:
-            BoundaryError: more segments than ``static`` allows.
+            BoundaryError: more segments than ``static`` allows, or more tokens than int32 counts.
         """
+        positions = self.num_rows * self.width if covering or static is not None else self.num_tokens
+        if positions > _INT32_MAX:
+            raise BoundaryError("cu_seqlens are int32.", f"There are {positions:,} positions.", "Take fewer rows at a time.")
         if not covering and static is None:
             return _frozen(np.concatenate([[0], np.cumsum(self.seq_lengths, dtype=np.int64)]).astype(np.int32))
         lengths: list[int] = []
@@ -330,8 +339,20 @@ class Segments:
             chunk: keys in the same chunk of ``chunk`` positions, counted from the segment's start.
             prefix_lengths: [segments], the first tokens of each segment that all of its tokens see, whatever the order.
 
+        Raises:
+            InputError: a window or chunk below 1 (a row would be empty), or prefixes that are not one a segment.
+
         Cost: memory B * T * T bytes. It exists as the specification; kernels take lengths.
         """
+        for name, size in (("window", window), ("chunk", chunk)):
+            if size is not None and size < 1:
+                raise InputError(f"{name} must be at least 1 token.", f"It is {size}.", "A token always sees itself.")
+        if prefix_lengths is not None and len(prefix_lengths) != self.num_segments:
+            raise BoundaryError(
+                f"prefix_lengths must have one entry for each of {self.num_segments} segments.",
+                f"There are {len(prefix_lengths)}.",
+                "Write 0 for a segment without a prefix.",
+            )
         ids = self.segment_ids()
         positions = self.position_ids()
         allowed = ids[:, :, None] == ids[:, None, :]
@@ -358,6 +379,8 @@ class Segments:
         ``targets[i] = labels[i + depth]`` where both lie in one segment; depth 2 and more serve multi-token heads. Any array
         with the index of labels goes (``loss_weights`` with ``fill=0``). Takes valid tokens only, no padding.
         """
+        if depth < 1:
+            raise InputError("depth must be at least 1.", f"It is {depth}.", "1 is the next token.")
         values = np.asarray(labels)
         if values.shape != (self.num_tokens,):
             raise BoundaryError(

@@ -92,8 +92,18 @@ class PackSpec:
         _one_of(self, "append_eos", AppendEos)
         _one_of(self, "order", Order)
         _one_of(self, "on_empty", OnEmpty)
+        if not isinstance(self.split_prompts, bool):
+            raise SpecError("split_prompts must be true or false.", f"It is {self.split_prompts!r}.", "Pass True or False.")
+        for name in ("policy", "chat_template", "date"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and (name == "policy" or value is not None):
+                raise SpecError(f"{name} must be text.", f"It is {value!r}.", "Pass a string.")
+        if not isinstance(self.carry, (tuple, list)) or not all(isinstance(name, str) for name in self.carry):
+            raise SpecError("carry must be a list of column names.", f"It is {self.carry!r}.", 'Pass ("source",) or a list.')
         object.__setattr__(self, "carry", tuple(self.carry))
         for name in ("columns", "template_options"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise SpecError(f"{name} must be a mapping.", f"It is {getattr(self, name)!r}.", "Pass a dict.")
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         try:
             canonical_hash(self.to_dict())
