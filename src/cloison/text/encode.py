@@ -1,25 +1,36 @@
-"""Encoder: records to token ids and spans by role; each chat is rendered whole and tokenised once."""
+"""Encoder: records to token ids and spans by role. Each chat is rendered whole and tokenised once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cloison.errors import RecordError
+from cloison.errors import InputError, RecordError, TemplateError
 from cloison.samples import Sample
-from cloison.spec import PackSpec
-from cloison.text.sandbox import Sandbox
-from cloison.text.targets import labels, span_array
-from cloison.text.tokenizer import load_tokenizer
+from cloison.spec import FORMAT_VERSION, PackSpec, canonical_hash
+from cloison.text.locate import Locator, special_texts
+from cloison.text.provenance import CharSpan
+from cloison.text.sandbox import Job, Sandbox
+from cloison.text.shapes import Example, Reading, read_record, recognise, refuse_marks
+from cloison.text.targets import ROLES, SAMPLE, labels, role_code, span_array
+from cloison.text.tokenizer import load_tokenizer, save_tokenizer
+from cloison.text.tokens import read_tokens
 
 __all__ = ["Encoded", "Encoder", "encode"]
 
+Row = tuple[int, int, int, bool, int, float]
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Encoded:
     """One record as tokens.
 
@@ -28,7 +39,7 @@ class Encoded:
         spans: `cloison.text.targets.SPAN` [spans], by start.
         shape: one of `cloison.text.targets.SHAPES`.
         columns: what is carried along, by name.
-        straddles: tokens that lie across an edge of a span and are counted as inside it.
+        straddles: how many tokens lie across an outer edge of a span; they count as inside it.
     """
 
     input_ids: npt.NDArray[np.int32]
@@ -38,41 +49,326 @@ class Encoded:
     straddles: int = 0
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Text:
+    """A text to tokenise, with its spans by characters as (start, stop, role, terminator, message, weight)."""
+
+    text: str
+    spans: list[Row]
+    example: Example
+    eos: bool
+
+
 class Encoder:
-    """A tokenizer with the template and options of a spec, ready to encode."""
+    """A tokenizer with the template and options of a spec.
+
+    Args:
+        tokenizer: what `cloison.text.tokenizer.load_tokenizer` takes, or a folder that `save` wrote.
+        spec: its ``columns``, ``carry``, ``chat_template``, ``template_options``, ``append_eos`` and ``date`` count here.
+
+    Attributes:
+        token_key: sha256 (hex) over all that shapes the tokens: equal keys, equal tokens and spans.
+        needs_date: whether the template asks for today; only then does the date count in the key.
+
+    `close` ends its renderer process; it also ends when the Encoder is collected.
+    """
 
     def __init__(self, tokenizer: Any, spec: PackSpec) -> None:
         self.vocabulary = load_tokenizer(tokenizer)
         self.spec = spec
-        templates = {"default": spec.chat_template} if spec.chat_template is not None else self.vocabulary.templates
-        self._sandbox = Sandbox(templates, {**self.vocabulary.special, **spec.template_options}, spec.date or "2026-01-01")
-        self.token_key = self.vocabulary.content_hash
+        templates = dict(self.vocabulary.templates)
+        if spec.chat_template is not None:
+            # The name of one of several templates, or the text of one.
+            templates = {"default": templates.get(spec.chat_template, spec.chat_template)}
+        self._templates = templates
+        self.needs_date = any("strftime_now" in text for text in templates.values())
+        self._date = spec.date or date.today().isoformat()
+        self._variables = {**self.vocabulary.special, **spec.template_options}
+        self._eos = str(self._variables["eos_token"]) if self._variables.get("eos_token") else None
+        self._eos_id = None if self._eos is None else self.vocabulary.backend.token_to_id(self._eos)
+        self._sandbox: Sandbox | None = None
+        self._locator: Locator | None = None
+        self._readings: dict[tuple[str, ...], Reading] = {}
+        options = {**spec.token_options(), "chat_template": None, "date": self._date if self.needs_date else None}
+        self.token_key = canonical_hash(
+            {
+                "format": FORMAT_VERSION,
+                "tokenizer": self.vocabulary.content_hash,
+                "templates": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in templates.items()},
+                "options": options,
+            }
+        )
+        if templates:
+            self._start()
+
+    # ------------------------------------------------------------------ encoding
 
     def encode_batch(self, records: Sequence[Mapping[str, Any]]) -> list[Encoded | RecordError]:
-        """Return for each record its Encoded, or the RecordError that says why there is none."""
-        texts = self._sandbox.render([("default", list(r["messages"]), r.get("tools"), None, {}) for r in records])
-        good = [text for text in texts if isinstance(text, str)]
-        done = iter(self.vocabulary.backend.encode_batch(good, add_special_tokens=False))
-        out: list[Encoded | RecordError] = []
-        for text in texts:
-            if not isinstance(text, str):
-                out.append(text)
-                continue
-            out.append(Encoded(np.array(next(done).ids, np.int32), span_array([]), "messages"))
-        return out
+        """Return for each record its Encoded, or the RecordError that says why there is none.
+
+        Cost: linear in the text; one `encode_batch` of the tokenizer for all, on as many threads as it is set to use
+        (TOKENIZERS_PARALLELISM, RAYON_NUM_THREADS).
+        """
+        return self._tokenise(records, self._prepare(records))
+
+    def encode_batches(self, batches: Iterable[Sequence[Mapping[str, Any]]]) -> Iterator[list[Encoded | RecordError]]:
+        """Yield `encode_batch` of each, while a thread reads and renders the batch after it: order and results are the same."""
+        with ThreadPoolExecutor(1) as pool:
+            source = iter(batches)
+
+            def ahead() -> tuple[Sequence[Mapping[str, Any]], list[_Text | Encoded | RecordError]] | None:
+                records = next(source, None)
+                return None if records is None else (records, self._prepare(records))
+
+            waiting = pool.submit(ahead)
+            while (ready := waiting.result()) is not None:
+                waiting = pool.submit(ahead)
+                yield self._tokenise(*ready)
+
+    def reading(self, record: Mapping[str, Any]) -> Reading:
+        """Return how ``record`` is read; its `Reading.describe` tells the user."""
+        key = tuple(name for name, value in record.items() if value is not None)
+        if key not in self._readings:
+            self._readings[key] = recognise(record, self.spec.columns)
+        return self._readings[key]
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write what another process needs for an Encoder with the same ``token_key``, given the same spec."""
+        save_tokenizer(self.vocabulary, Path(folder))
 
     def close(self) -> None:
         """End the renderer process."""
-        self._sandbox.close()
+        if self._sandbox is not None:
+            self._sandbox.close()
+
+    # ------------------------------------------------------------------ steps
+
+    def _start(self) -> tuple[Sandbox, Locator]:
+        if self._sandbox is None or self._locator is None:
+            self._sandbox = Sandbox(self._templates, self._variables, self._date)
+            added = list(self.vocabulary.backend.get_added_tokens_decoder().values())
+            self._locator = Locator(self._sandbox, special_texts(self.vocabulary.special, added), self._eos)
+        return self._sandbox, self._locator
+
+    def _prepare(self, records: Sequence[Mapping[str, Any]]) -> list[_Text | Encoded | RecordError]:
+        """Return for each record its text with spans by characters; tokenised records are done already."""
+        out: list[Any] = []
+        chats: list[int] = []
+        for index, record in enumerate(records):
+            try:
+                example = read_record(record, self.reading(record))
+                if example.shape == "tokens":
+                    ids, spans = read_tokens(example, self.vocabulary.size)
+                    out.append(Encoded(ids, spans, "tokens", self._carried(record)))
+                    continue
+                if example.messages:
+                    chats.append(index)
+                    out.append(example)
+                    continue
+                refuse_marks(example.texts)
+                out.append(self._plain(example))
+            except RecordError as error:
+                out.append(error)
+        if chats:
+            for index, done in zip(chats, self._chats([out[index] for index in chats]), strict=True):
+                out[index] = done
+        return out
+
+    def _plain(self, example: Example) -> _Text:
+        """Return a document or a pair of strings with its spans."""
+        roles = ("text",) if example.shape == "text" else ("prompt", "completion")
+        spans: list[Row] = []
+        start = 0
+        for message, (words, role) in enumerate(zip(example.texts, roles, strict=True)):
+            if words:
+                spans.append((start, start + len(words), ROLES.index(role), False, message, 1.0))
+            start += len(words)
+        return _Text("".join(example.texts), spans, example, self.spec.append_eos != "never")
+
+    def _chats(self, examples: Sequence[Example]) -> list[_Text | RecordError]:
+        if not self._templates:
+            error = TemplateError(
+                "records of messages need a chat template.",
+                "The tokenizer has none.",
+                "Pass chat_template, or another tokenizer.",
+            )
+            return [error] * len(examples)
+        sandbox, locator = self._start()
+        jobs: list[Job] = [(self._template_name(one), one.messages, one.tools, one.documents, one.options) for one in examples]
+        out: list[Any] = list(sandbox.render(jobs))
+        good: list[int] = []
+        for index, text in enumerate(out):
+            if isinstance(text, str):
+                try:
+                    refuse_marks([text])
+                    good.append(index)
+                except RecordError as error:
+                    out[index] = error
+        found = locator.locate([jobs[index] for index in good], [out[index] for index in good])
+        always = self.spec.append_eos == "always"
+        for index, spans in zip(good, found, strict=True):
+            done: Any = spans
+            if isinstance(spans, list):
+                done = _Text(out[index], self._rows(examples[index], spans), examples[index], always)
+            out[index] = done
+        return out
+
+    def _template_name(self, example: Example) -> str:
+        if example.tools is not None and "tool_use" in self._templates:
+            return "tool_use"
+        if "default" in self._templates:
+            return "default"
+        raise InputError(
+            "the tokenizer must name one chat template as its default.",
+            f"It has {', '.join(sorted(self._templates))}.",
+            "Pass chat_template with one of these names.",
+        )
+
+    def _rows(self, example: Example, spans: Sequence[CharSpan]) -> list[Row]:
+        rows: list[Row] = []
+        for start, stop, terminator, message in spans:
+            role = str(example.messages[message].get("role"))
+            code = role_code(role)
+            if example.shape == "pair" and message >= example.completion_start and ROLES[code] == "assistant":
+                code = ROLES.index("completion")
+            weight = 1.0 if example.weights is None else example.weights[message]
+            rows.append((start, stop, code, terminator, message, weight))
+        return rows
+
+    def _tokenise(
+        self, records: Sequence[Mapping[str, Any]], prepared: Sequence[_Text | Encoded | RecordError]
+    ) -> list[Encoded | RecordError]:
+        texts = [one.text for one in prepared if isinstance(one, _Text)]
+        encodings = iter(self.vocabulary.backend.encode_batch(texts, add_special_tokens=False)) if texts else iter(())
+        out: list[Encoded | RecordError] = []
+        for record, one in zip(records, prepared, strict=True):
+            if not isinstance(one, _Text):
+                out.append(one)
+                continue
+            try:
+                out.append(self._encoded(one, next(encodings), self._carried(record)))
+            except RecordError as error:
+                out.append(error)
+        return out
+
+    def _encoded(self, one: _Text, encoding: Any, columns: Mapping[str, Any]) -> Encoded:
+        ids = encoding.ids
+        rows, straddles = _token_rows(one.spans, encoding, len(one.text), len(ids))
+        if not one.example.messages:
+            prefix = list(self.vocabulary.prefix)
+            if prefix and ids[: len(prefix)] != prefix:
+                ids = prefix + ids
+                rows = [(start + len(prefix), stop + len(prefix), *rest) for start, stop, *rest in rows]  # type: ignore[misc]
+        if one.eos and not (one.example.messages and self._eos and one.text.rstrip().endswith(self._eos)):
+            ids, rows = self._ended(ids, rows)
+        if one.example.weight != 1:
+            rows.append((0, len(ids), SAMPLE, False, -1, one.example.weight))
+        array = np.array(ids, np.int32)
+        array.setflags(write=False)
+        return Encoded(array, span_array(rows), one.example.shape, columns, straddles)
+
+    def _ended(self, ids: list[int], rows: list[Row]) -> tuple[list[int], list[Row]]:
+        """Return ids and spans with one end of document, a terminator of the last message or text."""
+        if self._eos_id is None:
+            raise InputError(
+                f"append_eos={self.spec.append_eos!r} puts an end of document behind the text.",
+                "The tokenizer names no eos_token that it knows.",
+                "Pass append_eos='never', or template_options={'eos_token': '</s>'} with its token.",
+            )
+        final = max(rows, key=lambda row: (row[1], row[4]), default=(0, 0, ROLES.index("text"), False, 0, 1.0))
+        if ids and ids[-1] == self._eos_id:
+            count = len(ids)
+            rows = [(start, min(stop, count - 1), *rest) for start, stop, *rest in rows if start < count - 1]  # type: ignore[misc]
+        else:
+            ids = [*ids, self._eos_id]
+            count = len(ids)
+        return ids, [*rows, (count - 1, count, final[2], True, final[4], final[5])]
+
+    def _carried(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not self.spec.carry:
+            return {}
+        missing = [name for name in self.spec.carry if name not in record]
+        if missing:
+            raise RecordError(
+                f"the column {missing[0]!r} is to be carried along.", f"The record has {', '.join(record)}.", "Mend carry."
+            )
+        return {name: record[name] for name in self.spec.carry}
 
 
-def encode(record: Mapping[str, Any], tokenizer: Any, train_on: str = "auto", **options: Any) -> Sample:
-    """Return the Sample of one record."""
-    encoder = Encoder(tokenizer, PackSpec(capacity=1, **options))
+def _token_rows(spans: Sequence[Row], encoding: Any, characters: int, count: int) -> tuple[list[Row], int]:
+    """Return ``spans`` by tokens, and how many tokens lie across an outer edge of one.
+
+    A token that lies across an edge is inside; between a message's words and its terminator it is the terminator's.
+    """
+    rows: list[Row] = []
+    straddles = 0
+    after = -1
+    for start, stop, role, terminator, message, weight in spans:
+        first, cut_first = _edge(encoding, start, characters, count, False)
+        last, cut_last = _edge(encoding, stop, characters, count, True)
+        inner = bool(rows) and terminator and start == after and rows[-1][4] == message
+        if inner:
+            if cut_first:
+                straddles -= 1  # counted at the end of the words before it
+            if rows[-1][1] > first:
+                before = rows.pop()
+                if before[0] < first:
+                    rows.append((before[0], first, *before[2:]))  # type: ignore[arg-type]
+                else:
+                    first = before[0]
+        straddles += (cut_first and not inner) + cut_last
+        after = stop
+        if first < last:
+            rows.append((first, last, role, terminator, message, weight))
+    return rows, straddles
+
+
+def _edge(encoding: Any, place: int, characters: int, count: int, is_stop: bool) -> tuple[int, bool]:
+    """Return the token edge of the character edge ``place``, and whether a token lies across it.
+
+    A start gives the first token that ends behind ``place``, a stop the first token that begins at or behind it.
+    """
+    if place <= 0:
+        return 0, False
+    if place >= characters:
+        return count, False
+    token = encoding.char_to_token(place)
+    while token is None and place < characters - 1:  # a character that is in no token: a blank that the tokenizer drops
+        place += 1
+        token = encoding.char_to_token(place)
+    if token is None:
+        return count, False
+    begins = encoding.token_to_chars(token)[0]
+    if begins >= place:
+        return token, False
+    return (token + 1 if is_stop else token), True
+
+
+def encode(
+    record: Mapping[str, Any], tokenizer: Any, train_on: str = "auto", *, spec: PackSpec | None = None, **options: Any
+) -> Sample:
+    """Return the Sample of one record: the tokens of its rendering, and labels for what ``train_on`` trains.
+
+    Args:
+        record: in any shape that the readers know: messages, prompt/completion, text, ShareGPT, alpaca, input_ids.
+        tokenizer: a path, a `tokenizers.Tokenizer`, a fast transformers tokenizer, or an `Encoder` (for many records: it keeps
+            the renderer process; its own spec holds).
+        train_on: "auto" (assistant for chats, completion for pairs, all for documents), "assistant", "last-assistant",
+            "completion" or "all".
+        spec: where ``columns``, ``chat_template`` and the like come from; or name them as ``options``.
+
+    Raises:
+        RecordError: the record is in no known shape; TemplateError, SpanError where its template fails.
+    """
+    if isinstance(tokenizer, Encoder):
+        encoder = tokenizer
+    else:
+        encoder = Encoder(tokenizer, (spec or PackSpec(capacity=1)).with_(**options))
     try:
         (done,) = encoder.encode_batch([record])
     finally:
-        encoder.close()
+        if encoder is not tokenizer:
+            encoder.close()
     if isinstance(done, RecordError):
         raise done
     made, weights = labels(done.input_ids, done.spans, done.shape, train_on)

@@ -7,6 +7,8 @@ CPU and files. Requests and answers are frames: four bytes of length (little end
     first    {"templates": {name: text}, "variables": {...}, "date": "YYYY-MM-DD", "seconds": s, "characters": n, "bytes": n}
     request  {"records": [[name, messages, tools, documents, options], ...], "marked": bool, "flush": n}
     answers  [[text, null] or [null, error], ...]: frames of at most ``flush`` results, in order, until all are answered
+    request  {"tags": name}: the strings that this template compares, finds or splits texts by
+    answer   [tag, ...]
 
 The environment does what ``transformers.utils.chat_template_utils`` (5.24) describes: an immutable sandbox, trimmed blocks,
 loop controls, the ``generation`` tag, ``raise_exception``, ``strftime_now``, and a ``tojson`` that escapes no HTML.
@@ -191,6 +193,26 @@ def _marked(tree: nodes.Template) -> nodes.Template:
     return tree
 
 
+_LOOKS = frozenset(
+    ("split rsplit startswith endswith find rfind index partition rpartition replace removeprefix removesuffix count").split()  # noqa: SIM905
+)
+
+
+def tags(source: str) -> list[str]:
+    """Return the strings of a template that it looks for in texts: operands of ``in``, arguments of ``split`` and its like."""
+    tree = environment("2000-01-01").parse(source)
+    found: set[str] = set()
+    for compare in tree.find_all(nodes.Compare):
+        if any(operand.op in ("in", "notin") for operand in compare.ops) and isinstance(compare.expr, nodes.Const):
+            found.add(compare.expr.value)
+    for call in tree.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Getattr) and call.node.attr in _LOOKS:
+            constants = [node for argument in call.args for node in [argument, *argument.find_all(nodes.Const)]]
+            found |= {node.value for node in constants if isinstance(node, nodes.Const) and isinstance(node.value, str)}
+    # Plain words are names of fields, as in ``'tool_calls' in message``.
+    return sorted(tag for tag in found if isinstance(tag, str) and len(tag.strip()) >= 3 and not tag.isidentifier())
+
+
 # ---------------------------------------------------------------------- the program
 
 
@@ -214,8 +236,9 @@ class Renderer:
             self._compiled[name, marked] = env.from_string(source)
         return self._compiled[name, marked]
 
-    def render(self, name: str, messages: list[Any], tools: Any, documents: Any, options: dict[str, Any], marked: bool) -> str:
-        """Return the rendering of ``messages``; raises whatever the template raises."""
+    def render(self, record: list[Any], marked: bool) -> str:
+        """Return the rendering of a record [name, messages, tools, documents, options]; raises what the template raises."""
+        name, messages, tools, documents, options = record
         template = self._compile(name, marked)
         if marked:
             self._marker.watch(messages)
@@ -283,7 +306,7 @@ def main() -> None:
         try:
             if alarm:
                 signal.setitimer(signal.ITIMER_REAL, seconds)
-            text = renderer.render(*record, marked=marked)
+            text = renderer.render(record, marked)
             if alarm:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except OutOfTime:
@@ -302,6 +325,12 @@ def main() -> None:
         return [text, None]
 
     while (request := read_frame(source)) is not None:
+        if "tags" in request:
+            try:
+                write_frame(sink, tags(setting["templates"][request["tags"]]))
+            except Exception:
+                write_frame(sink, [])
+            continue
         records, step = request["records"], request["flush"]
         for first in range(0, len(records), step):
             _more_cpu(10 * seconds + 60)

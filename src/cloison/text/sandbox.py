@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cloison.errors import TemplateError
@@ -87,6 +87,11 @@ class Sandbox:
             self._finalizer()
         self._process = None
 
+    def tags(self, name: str) -> list[str]:
+        """Return the strings that template ``name`` looks for in texts, as ``</think>``; none where it does not parse."""
+        answer, _ = self._exchange({"tags": name}, 1, None)
+        return [str(tag) for tag in answer]
+
     def render(self, jobs: Sequence[Job], marked: bool = False) -> list[str | TemplateError]:
         """Return for each job its text, or the TemplateError that says why there is none."""
         results: list[str | TemplateError] = []
@@ -105,44 +110,44 @@ class Sandbox:
 
     def _ask(self, jobs: Sequence[Job], marked: bool, flush: int) -> tuple[list[str | TemplateError], str | None]:
         """Return the answers that came, and why no more did."""
+        frames, why = self._exchange({"records": jobs, "marked": marked, "flush": flush}, min(flush, 16), len(jobs))
+        return [_error(error) if error is not None else text for text, error in frames], why
+
+    def _exchange(self, request: dict[str, Any], share: int, count: int | None) -> tuple[list[Any], str | None]:
+        """Send a request; return the items of its answers, ``count`` of them or one frame's, and why no more came."""
         process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
-        results: list[str | TemplateError] = []
-        limit = self._seconds * (1 if flush == 1 else min(flush, 16)) + 20
+        items: list[Any] = []
+        limit = self._seconds * share + 20
         late = threading.Event()
 
         def end() -> None:
             late.set()
             process.kill()
 
-        try:
+        def guarded(step: Callable[[], Any]) -> Any:
             watch = threading.Timer(limit, end)
             watch.daemon = True
             watch.start()
             try:
-                renderer.write_frame(
-                    process.stdin,  # type: ignore[arg-type]
-                    {"records": jobs, "marked": marked, "flush": flush},
-                    default=_placeholder,
-                )
+                return step()
             finally:
                 watch.cancel()
-            while len(results) < len(jobs):
-                watch = threading.Timer(limit, end)
-                watch.daemon = True
-                watch.start()
-                try:
-                    frame = renderer.read_frame(process.stdout)  # type: ignore[arg-type]
-                finally:
-                    watch.cancel()
+
+        try:
+            guarded(lambda: renderer.write_frame(process.stdin, request, default=_placeholder))  # type: ignore[arg-type]
+            while count is None or len(items) < count:
+                frame = guarded(lambda: renderer.read_frame(process.stdout))  # type: ignore[arg-type]
                 if frame is None:
                     raise EOFError
-                results += [_error(error) if error is not None else text for text, error in frame]
+                items += frame
+                if count is None:
+                    break
         except (OSError, EOFError, ValueError):
             killed = late.is_set()
             self.close()
-            return results, f"it ran for more than {limit:g} s and was killed" if killed else "its process died"
-        return results, None
+            return items, f"it ran for more than {limit:g} s and was killed" if killed else "its process died"
+        return items, None
 
 
 def _placeholder(value: Any) -> Any:

@@ -1,56 +1,335 @@
-"""Shapes: what a record is, read from its columns, or as the user says."""
+"""Shapes: what a record is, recognised from its columns or named by the user, and the one form that encoding takes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloison.errors import RecordError
+from cloison.errors import RecordError, SpecError
+from cloison.text.marks import has_marks
 
-__all__ = ["Example", "Reading", "recognise"]
+__all__ = ["PARTS", "Example", "Reading", "read_record", "recognise"]
+
+PARTS = {
+    "messages": "a chat: a list of {role, content, ...}",
+    "conversations": "a chat in ShareGPT's words: a list of {from, value}",
+    "prompt": "what comes before the completion: a string or a list of messages",
+    "completion": "what is to be learnt: a string or a list of messages",
+    "text": "a document",
+    "instruction": "the task of an alpaca record",
+    "input": "the input of an alpaca record",
+    "output": "the answer of an alpaca record",
+    "history": "earlier [question, answer] pairs of an alpaca record",
+    "input_ids": "token ids",
+    "labels": "targets of input_ids, -100 where none",
+    "completion_mask": "1 where a token of input_ids is to be learnt",
+    "assistant_masks": "1 where a token of input_ids is the assistant's",
+    "tools": "tools that the template shows: a list, or its JSON",
+    "system": "a system message before a chat or alpaca record",
+    "documents": "documents that the template shows",
+    "weight": "the weight of the record in the loss (named only, never recognised)",
+    "chat_template_kwargs": "further variables of the template",
+}
+"""What a column can be: the names on the left side of ``columns={"messages": "dialog"}``."""
+
+_LAYOUTS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("tokens", "input_ids", ("input_ids",), ("labels", "completion_mask", "assistant_masks")),
+    ("messages", "messages", ("messages",), ("tools", "system", "documents", "chat_template_kwargs")),
+    ("messages", "sharegpt", ("conversations",), ("tools", "system", "documents", "chat_template_kwargs")),
+    ("pair", "prompt/completion", ("prompt", "completion"), ("tools", "documents", "chat_template_kwargs")),
+    ("messages", "alpaca", ("instruction", "output"), ("input", "system", "history")),
+    ("text", "text", ("text",), ()),
+)
+"""Shape, layout, the parts that it must have and those that it may have; the first that fits is taken."""
+
+_SPEAKERS = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "model": "assistant",
+    "system": "system",
+    "function_call": "call",
+    "tool_call": "call",
+    "observation": "tool",
+    "tool": "tool",
+    "function_response": "tool",
+    "tool_response": "tool",
+}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How records of one kind are read.
+    """How records are read.
 
     Attributes:
         shape: "messages", "pair", "text" or "tokens", as in `cloison.text.targets.SHAPES`.
-        layout: how the record spells it: "messages", "sharegpt", "alpaca", "prompt/completion", "text", "input_ids".
-        columns: which column plays which part, as {"messages": "conversations", "tools": "tools"}.
+        layout: how the records spell it: "messages", "sharegpt", "alpaca", "prompt/completion", "text" or "input_ids".
+        columns: which column plays which part, as {"messages": "dialog", "tools": "tools"}.
+        unused: the other columns.
     """
 
     shape: str
     layout: str
     columns: Mapping[str, str]
+    unused: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """Return one line for the user.
+
+        >>> recognise({"prompt": "a", "completion": "b", "id": 3}).describe()
+        'prompt/completion records: prompt=prompt, completion=completion; not used: id'
+        """
+        used = ", ".join(f"{part}={column}" for part, column in self.columns.items())
+        rest = f"; not used: {', '.join(self.unused)}" if self.unused else ""
+        return f"{self.layout} records: {used}{rest}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Example:
     """A record in the one form that encoding takes.
 
     Attributes:
         shape: one of `cloison.text.targets.SHAPES`.
-        messages: of a chat (and of a pair of message lists: prompt and completion in one).
-        completion_start: index of the first message that is completion; 0 for a chat.
-        texts: the strings of a pair [prompt, completion] or of a document [text].
-        tokens: input_ids and what masks them, by part name.
+        messages: of a chat, and of a pair of message lists (prompt and completion in one list); without weights.
+        weights: of the messages.
+        completion_start: index of the first message of the completion; 0 for a chat.
+        texts: a pair of strings (prompt, completion), or a document (text,).
+        tokens: of a tokenised record, by part: input_ids, labels, completion_mask, assistant_masks.
         weight: of the whole sample.
-        extra: tools, documents and further variables of the template.
+        tools, documents, options: what else the template is given.
     """
 
     shape: str
     messages: list[dict[str, Any]] = field(default_factory=list)
+    weights: list[float] | None = None
     completion_start: int = 0
     texts: tuple[str, ...] = ()
     tokens: Mapping[str, Any] = field(default_factory=dict)
     weight: float = 1.0
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    tools: list[Any] | None = None
+    documents: list[Any] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
-def recognise(record: Mapping[str, Any], columns: Mapping[str, str]) -> Reading:
-    """Return how ``record`` is read."""
-    if "messages" in record:
-        return Reading("messages", "messages", {"messages": "messages"})
-    raise RecordError("a record must have a known shape.", f"Its columns are {sorted(record)}.", "Name the columns.")
+def recognise(record: Mapping[str, Any], columns: Mapping[str, str] | None = None) -> Reading:
+    """Return how ``record`` is read.
+
+    Args:
+        record: columns by name.
+        columns: part (a name in `PARTS`) to column, where the user names them; the other parts keep their own names.
+
+    Raises:
+        RecordError: no shape fits.
+        SpecError: ``columns`` names a part that there is not.
+    """
+    columns = columns or {}
+    unknown = sorted(set(columns) - set(PARTS))
+    if unknown:
+        raise SpecError(
+            f"columns names the part {', '.join(map(repr, unknown))}.", f"There are {', '.join(PARTS)}.", "Use one of these."
+        )
+    named = [layout for layout in _LAYOUTS if any(part in columns for part in layout[2])]
+    for shape, layout, must, may in named or _LAYOUTS:
+        have = {part: columns.get(part, part) for part in (*must, *may)}
+        if all(record.get(have[part]) is not None for part in must):
+            found = {part: column for part, column in have.items() if column and record.get(column) is not None}
+            if "weight" in columns:
+                found["weight"] = columns["weight"]
+            return Reading(shape, layout, found, tuple(name for name in record if name not in found.values()))
+    have_ = ", ".join(f"{name} ({type(value).__name__})" for name, value in record.items()) or "none"
+    wanted = " or ".join(" + ".join(columns.get(part, part) for part in must) for _, _, must, _ in named or _LAYOUTS)
+    raise RecordError(
+        f"a record must have the columns {wanted}.",
+        f"It has {have_}.",
+        "Name them: columns={'prompt': 'question', 'completion': 'answer'}, or --columns prompt=question,completion=answer.",
+    )
+
+
+def read_record(record: Mapping[str, Any], reading: Reading) -> Example:
+    """Return the Example of ``record``.
+
+    Raises:
+        RecordError: a part that is missing or of the wrong kind; it says which, and what was found.
+    """
+    parts: dict[str, Any] = {part: record.get(column) for part, column in reading.columns.items()}
+    weight = _weight(parts["weight"], "weight") if parts.get("weight") is not None else 1.0
+    if reading.shape == "tokens":
+        return Example("tokens", tokens={part: parts[part] for part in parts if part != "weight"}, weight=weight)
+    if reading.shape == "text":
+        return Example("text", texts=(_string(parts["text"], "text"),), weight=weight)
+    extra: dict[str, Any] = {
+        "tools": _listed(parts.get("tools"), "tools"),
+        "documents": _listed(parts.get("documents"), "documents"),
+        "options": _options(parts.get("chat_template_kwargs")),
+        "weight": weight,
+    }
+    if reading.layout == "prompt/completion":
+        prompt, completion = parts["prompt"], parts["completion"]
+        if isinstance(prompt, str) and isinstance(completion, str):
+            return Example("pair", texts=(_string(prompt, "prompt"), _string(completion, "completion")), weight=weight)
+        head, tail = (
+            [{"role": role, "content": part}] if isinstance(part, str) else part
+            for part, role in ((prompt, "user"), (completion, "assistant"))
+        )
+        before, weights = _messages(head, "prompt")
+        after, more = _messages(tail, "completion")
+        joined = (
+            None if weights is None and more is None else [*(weights or [1.0] * len(before)), *(more or [1.0] * len(after))]
+        )
+        return Example("pair", [*before, *after], joined, len(before), **extra)
+    listed: Any
+    if reading.layout == "sharegpt":
+        listed = _sharegpt(parts["conversations"])
+    elif reading.layout == "alpaca":
+        listed = _alpaca(parts)
+    else:
+        listed = parts["messages"]
+        if isinstance(listed, str):
+            listed = _listed(listed, "messages")
+    messages, weights = _messages(listed, reading.columns.get("messages", reading.layout))
+    if isinstance(parts.get("system"), str) and parts["system"] and messages[0].get("role") != "system":
+        messages = [{"role": "system", "content": parts["system"]}, *messages]
+        weights = None if weights is None else [1.0, *weights]
+    return Example("messages", messages, weights, **extra)
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def _messages(value: Any, name: str) -> tuple[list[dict[str, Any]], list[float] | None]:
+    """Return messages as templates take them (no null fields, reasoning under its usual names), and their weights."""
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not value:
+        raise RecordError(f"{name} must be a list of messages.", f"It is {_shown(value)}.", "Give at least one message.")
+    messages: list[dict[str, Any]] = []
+    weights: list[float] = []
+    for index, message in enumerate(value):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise RecordError(
+                f"{name}[{index}] must be a message with a role.",
+                f"It is {_shown(message)}.",
+                "Give {'role': ..., 'content': ...}.",
+            )
+        weight = 1.0
+        if len(message) == 2 and type(message.get("content")) is str:
+            messages.append(dict(message))
+        else:
+            kept = {key: item for key, item in message.items() if item is not None}
+            if "weight" in kept:
+                weight = _weight(kept.pop("weight"), f"{name}[{index}].weight")
+            for key in ("train", "training"):
+                if isinstance(kept.get(key), bool):
+                    weight *= float(kept.pop(key))
+            reasoning = next((kept[key] for key in ("reasoning_content", "thinking", "reasoning") if key in kept), None)
+            if reasoning is not None:
+                kept = {"thinking": reasoning, **kept, "reasoning_content": reasoning}
+            messages.append(kept)
+        weights.append(weight)
+    return messages, None if all(weight == 1 for weight in weights) else weights
+
+
+def _sharegpt(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not value:
+        raise RecordError("conversations must be a list of turns.", f"It is {_shown(value)}.", "Give at least one turn.")
+    out: list[dict[str, Any]] = []
+    for index, turn in enumerate(value):
+        speaker = turn.get("from", turn.get("role")) if isinstance(turn, Mapping) else None
+        words = turn.get("value", turn.get("content")) if isinstance(turn, Mapping) else None
+        role = _SPEAKERS.get(speaker) if isinstance(speaker, str) else None
+        if role is None or not isinstance(words, str):
+            raise RecordError(
+                f"conversations[{index}] must be a turn with 'from' and 'value'.",
+                f"It is {_shown(turn)}.",
+                f"Speakers are {', '.join(_SPEAKERS)}.",
+            )
+        marks = {key: turn[key] for key in ("weight", "train", "training") if key in turn}
+        if role != "call":
+            out.append({"role": role, "content": words, **marks})
+            continue
+        try:
+            call = json.loads(words)
+        except ValueError:
+            call = None
+        calls = call if isinstance(call, list) else [call]
+        if all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in calls):
+            listed = [
+                {"type": "function", "function": {"name": one["name"], "arguments": one.get("arguments", {})}} for one in calls
+            ]
+            out.append({"role": "assistant", "content": "", "tool_calls": listed, **marks})
+        else:
+            out.append({"role": "assistant", "content": words, **marks})
+    return out
+
+
+def _alpaca(parts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for index, turn in enumerate(parts.get("history") or []):
+        if not isinstance(turn, Sequence) or len(turn) != 2:
+            raise RecordError(f"history[{index}] must be [question, answer].", f"It is {_shown(turn)}.", "Give two strings.")
+        out += [{"role": "user", "content": turn[0]}, {"role": "assistant", "content": turn[1]}]
+    asked = _string(parts["instruction"], "instruction")
+    given = parts.get("input")
+    asked = f"{asked}\n\n{given}" if isinstance(given, str) and given.strip() else asked
+    return [*out, {"role": "user", "content": asked}, {"role": "assistant", "content": _string(parts["output"], "output")}]
+
+
+def _string(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise RecordError(f"{name} must be a string.", f"It is {_shown(value)}.", "Give text.")
+    return value
+
+
+def _listed(value: Any, name: str) -> list[Any] | None:
+    """Return a list, also from its JSON; an empty one is None, as templates test it."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else None
+        except ValueError as error:
+            raise RecordError(f"{name} must be a list or its JSON.", f"It does not parse: {error}.", "Mend it.") from error
+    if value is None or (isinstance(value, Sequence) and not len(value)):
+        return None
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        raise RecordError(f"{name} must be a list.", f"It is {_shown(value)}.", "Give a list.")
+    return list(value)
+
+
+def _options(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise RecordError("chat_template_kwargs must be an object.", f"It is {_shown(value)}.", "Give names and values.")
+    return {str(name): item for name, item in value.items()}
+
+
+def _weight(value: Any, name: str) -> float:
+    number = isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
+    if not number:
+        raise RecordError(f"{name} must be a number of 0 or more.", f"It is {_shown(value)}.", "Give a finite weight.")
+    return float(value)
+
+
+def _shown(value: Any) -> str:
+    """Return a short text of what was found."""
+    text = repr(value)
+    return f"{text[:80]}... ({type(value).__name__})" if len(text) > 80 else f"{text} ({type(value).__name__})"
+
+
+def refuse_marks(texts: Sequence[str]) -> None:
+    """Raise a RecordError if a text holds what cannot be tokenised or marked: a lone surrogate, or our own mark characters."""
+    for text in texts:
+        if has_marks(text):
+            raise RecordError(
+                "a rendering must not hold U+10FDE0 or U+10FDE1.", "It does.", "Remove these private-use characters."
+            )
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise RecordError(
+                "a text must be valid Unicode.", f"It has a lone surrogate at {error.start}.", "Mend it."
+            ) from error

@@ -80,11 +80,11 @@ def resolve_train_on(shape: str, train_on: str) -> str:
 def trained_spans(spans: npt.NDArray[Any], shape: str, train_on: str) -> npt.NDArray[Any]:
     """Return the rows of ``spans`` whose tokens are targets under ``train_on``, weights aside."""
     wanted = resolve_train_on(shape, train_on)
-    real = spans[spans["role"] != SAMPLE]
+    real: npt.NDArray[Any] = spans[spans["role"] != SAMPLE]
     if wanted == "all":
         return real
     names = TRAINS["assistant" if wanted == "last-assistant" else wanted]
-    kept = real[np.isin(real["role"], [ROLES.index(name) for name in names])]
+    kept: npt.NDArray[Any] = real[np.isin(real["role"], [ROLES.index(name) for name in names])]
     if wanted == "last-assistant" and kept.size:
         kept = kept[kept["message"] == kept["message"].max()]
     return kept

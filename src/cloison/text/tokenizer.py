@@ -152,3 +152,12 @@ def _assembled(backend: Any, special: dict[str, str], templates: dict[str, str])
         size=int(backend.get_vocab_size(with_added_tokens=True)),
         content_hash=content.hexdigest(),
     )
+
+
+def save_tokenizer(vocabulary: Vocabulary, folder: Path) -> None:
+    """Write ``vocabulary`` as a folder that `load_tokenizer` reads back with the same content hash."""
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary.backend.save(str(folder / "tokenizer.json"), pretty=False)
+    listed = [{"name": name, "template": text} for name, text in vocabulary.templates.items()]
+    config = {**vocabulary.special, "chat_template": listed}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=True), encoding="utf-8")
