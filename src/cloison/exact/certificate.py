@@ -84,7 +84,7 @@ def set_up(model: torch.nn.Module) -> dict[str, Any]:
         versions["transformers"] = transformers.__version__
     return {
         "model": type(model).__name__,
-        "config": canonical_hash(json.loads(json.dumps(plain, default=str))),
+        "config": canonical_hash(repr(sorted(plain.items()))),
         "modules": canonical_hash([(name, type(module).__name__) for name, module in model.named_modules()]),
         "attention": getattr(config, "_attn_implementation", None) or "",
         "experts": getattr(config, "_experts_implementation", None) or "",

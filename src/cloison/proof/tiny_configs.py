@@ -172,7 +172,7 @@ BY_FIELD: Mapping[str, Any] = {
     **dict.fromkeys(("linear_num_value_heads", "linear_num_heads"), 4),
     **dict.fromkeys(("mamba_chunk_size", "chunk_size"), 8),
     # sparse attention by selection
-    **dict.fromkeys(("index_n_heads",), 2),
+    **dict.fromkeys(("index_n_heads",), 16),
     **dict.fromkeys(("index_head_dim",), 8),
     **dict.fromkeys(("index_topk",), 4),
     **dict.fromkeys(("index_block_size", "num_local_blocks"), 4),
