@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_oracles import assert_whole, best_fit_decreasing, blocks_of, fewest_blocks, loads, look_ahead_blocks
+from tests.planning.planning_oracles import assert_whole, best_fit_decreasing, blocks_of, fewest_blocks, loads, look_ahead_blocks
 
 import cloison
 from cloison.errors import InputError, OverlongError
