@@ -10,7 +10,7 @@ import numpy as np
 
 from cloison.blocks import Block
 from cloison.errors import InputError, NotExactError, require
-from cloison.exact import masks, own_attention, positions, rows, singles, varlen
+from cloison.exact import masks, mixers, own_attention, positions, rows, singles, varlen
 from cloison.exact.adapter import Adapter
 from cloison.exact.certificate import Certificate, set_up
 from cloison.exact.facts import Facts, facts_of
@@ -58,8 +58,12 @@ def adapt(
             found = measure(model, way, against)
             if found.leak <= TOLERANCE and found.equality <= TOLERANCE:
                 certificate = Certificate(
-                    set_up(model), way.rung, way.name, {"equality": found.equality, "leak": found.leak, "floor": TOLERANCE},
-                    tuple(tried), (),
+                    set_up(model),
+                    way.rung,
+                    way.name,
+                    {"equality": found.equality, "leak": found.leak, "floor": TOLERANCE},
+                    tuple(tried),
+                    (),
                 )
                 if show:
                     sys.stderr.write(f"cloison: {certificate.line()}\n")
@@ -80,6 +84,8 @@ def _ways(model: torch.nn.Module, facts: Facts, rungs: str, against: Reference) 
     for rung in rungs:
         if rung in signals:
             yield from map(way_of, signals[rung](facts))
+        elif rung == "e":
+            yield from mixers.search(model, [signal for base in "adbc" for signal in signals[base](facts)], against)
         elif rung == "f":
             yield from rows.ways()
         elif rung == "g":

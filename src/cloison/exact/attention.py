@@ -19,7 +19,7 @@ from cloison.segments import Segments
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["NAME", "boundaries", "register", "segment_attention"]
+__all__ = ["NAME", "boundaries", "is_boundaries", "register", "segment_attention"]
 
 NAME = "cloison_segments"
 """The name of our attention in transformers' interfaces."""
@@ -35,17 +35,28 @@ class _Boundaries:
     chunk: int
 
 
-def boundaries(segments: Segments, window: int | None = None, chunk: int | None = None) -> torch.Tensor:
+def boundaries(
+    segments: Segments, window: int | None = None, chunk: int | None = None, *, like: torch.Tensor | None = None
+) -> torch.Tensor:
     """Return the boundaries of ``segments`` as an int32 tensor [1, 1, 1, n] that `segment_attention` reads as its mask.
 
     Each row's padding is a segment of its own. ``window`` and ``chunk`` are as in `Segments.dense_mask`; None leaves the window
-    to the keyword that the model passes. The tensor lives on the host: reading it never waits for a device.
+    to the keyword that the model passes; ``like`` gives both from boundaries made before. The tensor lives on the host:
+    reading it never waits for a device.
     """
     import torch
+
+    if like is not None:
+        window, chunk = int(like[0, 0, 0, 1]), int(like[0, 0, 0, 2])
 
     offsets = segments.cu_seqlens(covering=True)
     head = [_MARK, window or 0, chunk or 0, segments.num_rows * segments.width]
     return torch.from_numpy(np.concatenate([np.array(head, np.int32), offsets]))[None, None, None]
+
+
+def is_boundaries(mask: Any) -> bool:
+    """Whether ``mask`` is what `boundaries` makes."""
+    return getattr(mask, "ndim", 0) == 4 and tuple(mask.shape[:3]) == (1, 1, 1) and int(mask[0, 0, 0, 0]) == _MARK
 
 
 def register() -> None:
@@ -113,7 +124,7 @@ def segment_attention(
 
 
 def _read(mask: Any, tokens: int, key_tokens: int) -> _Boundaries:
-    if mask is None or mask.dim() != 4 or mask.shape[:3] != (1, 1, 1) or int(mask[0, 0, 0, 0]) != _MARK:
+    if not is_boundaries(mask):
         raise BoundaryError(
             "this attention reads the boundaries from the mask that the model passes.",
             "The model passed no mask." if mask is None else f"The model passed a mask of shape {list(mask.shape)}.",

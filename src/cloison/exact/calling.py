@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Changes", "accepted", "call", "logits_of"]
+__all__ = ["Changes", "accepted", "call", "forget", "logits_of"]
 
 _CHECKPOINT = "_gradient_checkpointing_func"  # where transformers keeps a layer's checkpointing function (4.56 to 5.24)
 _IMPLEMENTATION = "_attn_implementation_internal"  # what config._attn_implementation reads
@@ -119,3 +119,17 @@ def logits_of(outputs: Any) -> torch.Tensor:
     if isinstance(outputs, Mapping) and "logits" in outputs:
         return outputs["logits"]  # type: ignore[no-any-return]
     return outputs[0]  # type: ignore[no-any-return]
+
+
+def forget(model: torch.nn.Module) -> None:
+    """Put rotary tables that grew with an earlier, longer input back to what they were at first (dynamic scaling keeps them).
+
+    transformers 5.24, ``modeling_rope_utils.dynamic_rope_update``: ``max_seq_len_cached`` grows, and shrinks again only when an
+    input is shorter than the original limit.
+    """
+    for module in model.modules():
+        own = vars(module)
+        if "max_seq_len_cached" in own and "original_max_seq_len" in own and hasattr(module, "original_inv_freq"):
+            if module.max_seq_len_cached != module.original_max_seq_len:  # type: ignore[operator]
+                module.max_seq_len_cached = module.original_max_seq_len  # type: ignore[assignment]
+                module.inv_freq = module.original_inv_freq  # type: ignore[assignment]

@@ -94,22 +94,19 @@ def _positions(model: torch.nn.Module, config: Any, sample: torch.Tensor, tolera
 
     if not accepted(model, {"position_ids": None}):
         return (Positions(None),)
-    candidates = [Positions(0)]
     padding = getattr(config, "pad_token_id", None)
-    candidates += [Positions(start) for start in dict.fromkeys((1, 2, (padding or 0) + 1))]
-    rope = getattr(config, "rope_parameters", None) or {}
-    if "mrope_section" in str(rope):
-        candidates.insert(0, Positions(0, 4))
-    candidates.append(Positions(None))
+    flat = [Positions(start) for start in dict.fromkeys((0, (padding or 0) + 1, 1, 2))]
+    planes = [Positions(0, 4)] if "mrope_section" in str(getattr(config, "rope_parameters", None)) else []
     segments = Segments.from_lengths([[sample.shape[1]]])
-    fitting = []
+
+    def fits(positions: Positions) -> bool:
+        try:
+            tried = logits_of(call(model, sample, **positions.keywords(segments, sample.device)))
+        except Exception:  # a form that the model does not take is one that does not fit
+            return False
+        return float((tried - own).abs().max()) <= tolerance * float(own.std())
+
     with torch.no_grad():
         own = logits_of(call(model, sample))
-        for positions in candidates:
-            try:
-                tried = logits_of(call(model, sample, **positions.keywords(segments, sample.device)))
-            except Exception:  # noqa: S112 - a form that the model does not take is one that does not fit
-                continue
-            if float((tried - own).abs().max()) <= tolerance * float(own.std()):
-                fitting.append(positions)
-    return tuple(fitting[:2]) or (Positions(None),)
+        fitting = [form for forms in (planes, flat) for form in [next(filter(fits, forms), None)] if form is not None]
+    return tuple(fitting) or (Positions(None),)

@@ -23,7 +23,9 @@ def signals(facts: Facts) -> list[Signal]:
         return []
     register()
     return [
-        Signal("d", detail.replace("one mask", "").replace("a mask", "windows"), _keywords(arrange), positions, NAME, dense=False)
+        Signal(
+            "d", detail.replace("one mask", "").replace("a mask", "windows"), _keywords(arrange), positions, NAME, dense=False
+        )
         for positions in facts.positions
         for detail, arrange in shapes(facts)
     ]

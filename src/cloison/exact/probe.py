@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cloison.blocks import Block
 from cloison.exact.batches import PackedBatch
-from cloison.exact.calling import call, logits_of
-from cloison.exact.singles import forget
+from cloison.exact.calling import call, forget, logits_of
 from cloison.exact.ways import Way
+from cloison.forms.joining import join
 from cloison.proof.blocks import alone, changed
 from cloison.segments import Segments
 
@@ -52,6 +53,22 @@ class Reference:
     others: tuple[Sequence[Block], Sequence[Block]]
     outputs: torch.Tensor
     scale: float
+
+    @property
+    def flat(self) -> list[Block]:
+        """The blocks as one."""
+        return [join(self.blocks)]
+
+    @property
+    def flat_others(self) -> list[list[Block]]:
+        """The changed blocks, each set as one."""
+        return [[join(blocks)] for blocks in self.others]
+
+    @property
+    def odd(self) -> npt.NDArray[np.int64]:
+        """int64 [tokens]: 0 in every second segment, whose tokens the first of ``others`` changed, 1 in the others."""
+        lengths = [int(length) for block in self.blocks for length in block.segments.seq_lengths]
+        return np.repeat(np.arange(len(lengths)) % 2, lengths)
 
 
 def packed_batch(blocks: Sequence[Block], device: torch.device) -> PackedBatch:
@@ -98,11 +115,10 @@ def measure(model: torch.nn.Module, way: Way, against: Reference) -> Measured:
 
 def _measure(model: torch.nn.Module, way: Way, against: Reference, flat: bool) -> Measured:
     device = next(model.parameters()).device
-    arranged = [_flat(blocks) if flat else list(blocks) for blocks in (against.blocks, *against.others)]
+    arranged = [against.flat, *against.flat_others] if flat else [against.blocks, *against.others]
     outputs = [_run(model, way, blocks, device) for blocks in arranged]
     equality = float((outputs[0] - against.outputs).abs().max()) / against.scale
-    lengths = [int(length) for block in against.blocks for length in block.segments.seq_lengths]
-    odd = np.repeat(np.arange(len(lengths)) % 2, lengths)
+    odd = against.odd
     leak = 0.0
     for first, moved in enumerate(outputs[1:]):
         bystanders = np.flatnonzero(odd != first)
@@ -121,12 +137,6 @@ def _run(model: torch.nn.Module, way: Way, blocks: Sequence[Block], device: torc
     import torch
 
     return logits[torch.from_numpy(valid)].float()
-
-
-def _flat(blocks: Sequence[Block]) -> list[Block]:
-    from cloison.forms.joining import join
-
-    return [join(blocks)]
 
 
 def _worse(first: Measured, second: Measured) -> Measured:

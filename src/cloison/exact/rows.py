@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cloison.exact.batches import PackedBatch
-from cloison.exact.calling import accepted, call
-from cloison.exact.layout import Layout
+from cloison.exact.calling import accepted, call, forget
+from cloison.exact.layout import Layout, equal_lengths
 from cloison.exact.outputs import repacked
 from cloison.exact.ways import Way
 
@@ -17,15 +17,27 @@ __all__ = ["ways"]
 
 
 def ways() -> list[Way]:
-    """Return the unpacked rows without a mask (causality makes the padding harmless), and with the mask of the valid tokens."""
+    """Return the unpacked rows without a mask (causality makes the padding harmless), with the mask of the valid tokens, and
+    in groups of equal length without any padding, for models that look at the length of the batch."""
     return [
-        Way("f", "no mask", lambda model, batch: _run(model, batch, masked=False)),
-        Way("f", "2-D mask", lambda model, batch: _run(model, batch, masked=True)),
+        Way("f", "no mask", lambda model, batch: _padded(model, batch, masked=False)),
+        Way("f", "2-D mask", lambda model, batch: _padded(model, batch, masked=True)),
+        Way("f", "equal lengths together", _equal),
     ]
 
 
-def _run(model: torch.nn.Module, batch: PackedBatch, masked: bool) -> Any:
+def _padded(model: torch.nn.Module, batch: PackedBatch, masked: bool) -> Any:
     layout = Layout.of(batch.segments, batch.input_ids.device)
     ids = layout.to_rows(batch.input_ids)
     keywords = accepted(model, {"attention_mask": layout.valid.long()}) if masked else {}
-    return repacked([call(model, ids, **keywords, **batch.options)], [layout])
+    return repacked([call(model, ids, **keywords, **layout.options(batch.options))], [layout])
+
+
+def _equal(model: torch.nn.Module, batch: PackedBatch) -> Any:
+    groups = equal_lengths(batch.segments)
+    layouts = [Layout.of(batch.segments, batch.input_ids.device, chosen=group) for group in groups]
+    outputs = []
+    for layout in layouts:
+        forget(model)
+        outputs.append(call(model, layout.to_rows(batch.input_ids), **layout.options(batch.options)))
+    return repacked(outputs, layouts)
