@@ -70,7 +70,9 @@ def assemble(
     if "cu_seqlens" in columns:
         found.append(("cu_seqlens", "cu_seqlens", from_offsets(columns["cu_seqlens"], sizes, padded=convention.padded)))
     for name, padding in (("segment_ids", 0), ("sequence_id", -1), ("attention_mask", 0)):
-        if name in cells and (name != "attention_mask" or cells[name].max(initial=0) > 1):
+        numbers = name != "attention_mask" or cells.get(name, tokens.values[:0]).max(initial=0) > 1
+        # Where rows elsewhere in the data have numbers above 1, a row of ones is a row of one segment.
+        if name in cells and (numbers or (convention.name == "segment-ids" and not found)):
             bounds, broken = from_numbers(Ragged(cells[name], tokens.offsets), padding)
             found.append(("segment_ids", name, bounds))
             if broken.size:

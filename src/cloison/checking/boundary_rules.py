@@ -52,7 +52,7 @@ def positions_against_segments(rows: Rows, known: Known) -> Iterator[Hit]:
 def zero_tails(rows: Rows, known: Known) -> Iterator[Hit]:
     """Padding whose positions are all 0, where boundaries are known from elsewhere."""
     positions, padding = rows.position_ids, rows.padding
-    if positions is None or padding is None or rows.source == "position_ids" or not rows.convention.positions_read:
+    if positions is None or padding is None or rows.source == "position_ids" or rows.convention.name != "batch":
         return
     sizes = rows.row_sums(padding)
     zero = rows.row_sums(padding & (positions == 0))

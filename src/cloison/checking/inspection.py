@@ -67,7 +67,7 @@ class Inspection:
         self.tally, self.totals, self.endings, self.samples = Tally(), Totals(), Endings(known), SampleBook()
         self.conventions: dict[str, Convention] = {}
         self.sources: dict[str, None] = {}
-        self._has_weights = False
+        self._numbered = False
 
     def _convention(self, columns: Mapping[str, Ragged]) -> Convention:
         if self._named is not None:
@@ -75,8 +75,8 @@ class Inspection:
             chosen = CONVENTIONS[self._named]
         else:
             mask = columns.get("attention_mask")
-            numbered = mask is not None and bool(mask.values.size) and int(mask.values.max()) > 1
-            chosen = recognise(columns, ours=self._ours, numbered_mask=numbered)
+            self._numbered |= mask is not None and bool(mask.values.size) and int(mask.values.max()) > 1
+            chosen = recognise(columns, ours=self._ours, numbered_mask=self._numbered)
         if self._labels == "shifted" and chosen.labels == "same":
             return CONVENTIONS["shifted"]
         return chosen
