@@ -159,7 +159,7 @@ def fill_targets(
     filled = lengths > 0
     first = base[filled]
     first_labels = np.full(lengths.size, IGNORE, np.int32)
-    first_labels[filled] = labels[first]
+    first_labels[filled] = np.where(starts[filled] > 0, labels[first], np.int32(IGNORE))
     labels[first] = IGNORE
     is_target[first] = False
     weights = _weights(total, begin, end, real, chosen, lengths) if weighted else None

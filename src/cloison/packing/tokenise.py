@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -75,29 +76,36 @@ class _Rows:
 
 def _units(tokenise: Tokenise, chunk: Mapping[str, Any], facts: dict[str, Any]) -> Iterator[Unit]:
     rows = _Rows()
-    index = 0
-    read = read_chunk(chunk)
-    while batch := list(islice(read, BATCH_RECORDS)):
-        for (where, _), sample in zip(batch, _encoded(tokenise.encoder, batch), strict=True):
-            if isinstance(sample, RecordError):
-                placed = _placed(sample, where)
-                if tokenise.on_error == "raise":
-                    raise placed
-                facts["skipped"].append({"index": index, "where": str(where), "error": error_to_plain(placed)})
-                rows.add(None)
-            else:
-                facts["straddles"] += sample.straddles
-                rows.add(sample)
-            index += 1
-            if rows.tokens >= UNIT_TOKENS:
-                yield _unit(rows, tokenise.spec.carry, facts)
-                rows = _Rows()
+    for index, (where, sample) in enumerate(_samples(tokenise.encoder, chunk)):
+        if isinstance(sample, RecordError):
+            placed = _placed(sample, where)
+            if tokenise.on_error == "raise":
+                raise placed
+            facts["skipped"].append({"index": index, "where": str(where), "error": error_to_plain(placed)})
+            rows.add(None)
+        else:
+            facts["straddles"] += sample.straddles
+            rows.add(sample)
+        if rows.tokens >= UNIT_TOKENS:
+            yield _unit(rows, tokenise.spec.carry, facts)
+            rows = _Rows()
     yield _unit(rows, tokenise.spec.carry, facts)
 
 
-def _encoded(encoder: Encoder, batch: list[tuple[Where, dict[str, Any] | RecordError]]) -> Iterator[Encoded | RecordError]:
-    done = iter(encoder.encode_batch([record for _, record in batch if not isinstance(record, RecordError)]))
-    return (record if isinstance(record, RecordError) else next(done) for _, record in batch)
+def _samples(encoder: Encoder, chunk: Mapping[str, Any]) -> Iterator[tuple[Where, Encoded | RecordError]]:
+    """Yield each record's place and what came of it; the next batch is read and rendered while this one is tokenised."""
+    waiting: deque[list[tuple[Where, dict[str, Any] | RecordError]]] = deque()
+
+    def readable() -> Iterator[list[dict[str, Any]]]:
+        read = read_chunk(chunk)
+        while batch := list(islice(read, BATCH_RECORDS)):
+            waiting.append(batch)
+            yield [record for _, record in batch if not isinstance(record, RecordError)]
+
+    for results in encoder.encode_batches(readable()):
+        done = iter(results)
+        for where, record in waiting.popleft():
+            yield where, record if isinstance(record, RecordError) else next(done)
 
 
 def _placed(error: RecordError, where: Where) -> RecordError:

@@ -160,7 +160,7 @@ def _write_store(
         "format": "cloison tokens",
         "format_version": FORMAT_VERSION,
         "key": key,
-        "tokenizer": encoder.facts(),
+        "tokenizer": _tokenizer_facts(encoder),
         "sources": [
             {"sha256": found, "size_bytes": size, "records": records[path]}
             for path, found, (size, _) in zip(source.files, hashes, signatures, strict=True)
@@ -171,6 +171,11 @@ def _write_store(
     for path in home.glob("*.setup.json"):  # what workers were fed with
         path.unlink(missing_ok=True)
     shutil.rmtree(home / "tokenizer", ignore_errors=True)
+
+
+def _tokenizer_facts(encoder: Encoder) -> dict[str, Any]:
+    vocabulary = encoder.vocabulary
+    return {"size": vocabulary.size, "eos_id": vocabulary.eos_id, "special": dict(vocabulary.special)}
 
 
 def _verify(store: TokenStore, progress: Progress | None) -> None:
