@@ -1,71 +1,310 @@
-"""Sources: files and folders as one list of logical chunks, which the input alone decides (never the number of workers)."""
+"""Sources: files and folders as one list of logical chunks, which the input alone decides (never the number of workers).
+
+Lines, row groups and record batches are chunks of their own. What cannot be entered in the middle (a JSON array, a compressed
+file, a text) is one chunk a file; to use several workers on such data, give several files, JSONL or Parquet.
+"""
 
 from __future__ import annotations
 
-import json
+import glob
+import hashlib
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from cloison.errors import RecordError
+from cloison.errors import ChangedError, InputError, RecordError, StoreError
+from cloison.spec import PackSpec
+from cloison.text.columnar import arrow_jobs, dataset_files, parquet_jobs, read_arrow, read_parquet
+from cloison.text.jsonfiles import read_array, read_lines
+from cloison.text.shapes import PARTS, Reading, recognise
+from cloison.text.streams import MOST_BYTES, guarded, open_stream
 
-__all__ = ["CHUNK_BYTES", "Source", "Where", "open_sources", "read_chunk"]
+__all__ = ["CHUNK_BYTES", "Source", "SourceFile", "Where", "open_sources", "read_chunk"]
 
 CHUNK_BYTES = 1 << 21
 """A chunk of lines holds those that begin in one stretch of this many bytes."""
 
+_KINDS = {
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+    ".rst": "text",
+    ".py": "text",
+}
+"""What a file is by its suffix; whether JSON is lines or an array, its first character tells."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Where:
-    """The place of a record: a file, and the line (from 1) or row (from 0) in it.
+    """The place of a record: ``str()`` gives ``train.jsonl, line 17``.
 
-    ``str()`` gives ``train.jsonl, line 17``.
+    Attributes:
+        path: of the file.
+        unit: "line" (from 1), "row" (from 0) or "" for a file that is one document.
+        number: of the line in its chunk, or of the row in the file.
+        offset: the byte at which the chunk of lines begins.
     """
 
     path: str
-    unit: str
-    number: int
+    unit: str = ""
+    number: int = 0
+    offset: int = 0
 
     def __str__(self) -> str:
-        return f"{self.path}, {self.unit} {self.number}"
+        if not self.unit:
+            return self.path
+        number = self.number + (_lines_before(self.path, self.offset) if self.offset else 0)
+        return f"{self.path}, {self.unit} {number}"
+
+
+@lru_cache(maxsize=64)
+def _lines_before(path: str, offset: int) -> int:
+    """Return how many lines begin before ``offset``: counted only when a place is shown."""
+    count, left, last = 0, offset, b"\n"
+    with open(path, "rb") as file:
+        while left > 0 and (piece := file.read(min(left, 1 << 20))):
+            count += piece.count(b"\n")
+            left -= len(piece)
+            last = piece[-1:]
+    return count + (last != b"\n")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file that is read: its path, kind ("jsonl", "json", "parquet", "arrow", "text"), codec ("", "gz", "zst"), and state."""
+
+    path: str
+    kind: str
+    codec: str
+    size_bytes: int
+    mtime_ns: int
 
 
 @dataclass(frozen=True)
 class Source:
-    """What is read: the files in order, and the jobs, each a chunk for `read_chunk` made of plain data."""
+    """What is read.
 
-    files: tuple[str, ...]
+    Attributes:
+        files: in order.
+        jobs: the chunks in order, each a job for `read_chunk` made of plain data.
+        skipped: paths inside folders that are not read, each with why.
+        reading: how the first record is read; None where there is none that can be.
+    """
+
+    files: tuple[SourceFile, ...]
     jobs: tuple[dict[str, Any], ...]
+    skipped: tuple[str, ...] = ()
+    reading: Reading | None = None
+
+    def describe(self) -> str:
+        """Return what was found, for the user: one line, and one for what is passed over."""
+        kinds = sorted({f"{file.kind}.{file.codec}" if file.codec else file.kind for file in self.files})
+        size = sum(file.size_bytes for file in self.files)
+        count = f"{len(self.files)} file{'s' * (len(self.files) != 1)}"
+        lines = [f"{count} ({', '.join(kinds)}, {size:,} bytes): {self.reading.describe() if self.reading else 'no record'}"]
+        if self.skipped:
+            lines.append(f"{len(self.skipped)} not read, as {self.skipped[0]}")
+        return "\n".join(lines)
 
 
-def open_sources(sources: Sequence[str], spec: Any = None) -> Source:
-    """Return the Source of files."""
-    chunks = []
-    for path in sources:
-        size = Path(path).stat().st_size
-        chunks += [
-            {"path": path, "kind": "jsonl", "start": start, "stop": min(size, start + CHUNK_BYTES)}
-            for start in range(0, size, CHUNK_BYTES)
-        ]
-    return Source(tuple(sources), tuple(chunks))
+def open_sources(
+    sources: Sequence[str | os.PathLike[str]], spec: PackSpec | None = None, spool: str | os.PathLike[str] | None = None
+) -> Source:
+    """Return the Source of files, folders, globs and "-" (standard input).
+
+    Folders are read in the order of their paths; links that lead out of them are not followed. A folder that
+    ``datasets.save_to_disk`` wrote is one data set. Standard input goes to a file in ``spool``, named by its hash, first.
+
+    Raises:
+        InputError: a source that is not there, of a kind that is not known, or empty of records.
+        StoreError: a file that cannot be read.
+    """
+    files: list[SourceFile] = []
+    skipped: list[str] = []
+    for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
+        for path in _paths(str(source), spool, skipped):
+            files.append(_file(path))
+    if not files:
+        found = f"There are none; not read: {', '.join(skipped[:3])}." if skipped else "There are none."
+        raise InputError(f"the source {', '.join(map(str, sources))} must have files.", found, f"Kinds: {', '.join(_KINDS)}.")
+    jobs = [job for file in files for job in _jobs(file, spec)]
+    return Source(tuple(files), tuple(jobs), tuple(skipped), _first_reading(jobs, spec))
 
 
 def read_chunk(job: Mapping[str, Any]) -> Iterator[tuple[Where, dict[str, Any] | RecordError]]:
-    """Yield the records of one chunk with their places, in order."""
-    with open(job["path"], "rb") as file:
-        position = job["start"]
-        if position:
-            file.seek(position - 1)
-            position = position - 1 + len(file.readline())
-        number = 0
-        while position < job["stop"]:
-            line = file.readline()
-            position += len(line)
-            number += 1
-            if line.strip():
-                where = Where(job["path"], "line", number)
-                try:
-                    yield where, json.loads(line)
-                except ValueError as error:
-                    yield where, RecordError("a line must be JSON.", str(error), "Mend it.")
+    """Yield the records of one chunk with their places, in order; a record that is broken is a RecordError in its place.
+
+    Memory: one record, or 256 rows of a columnar file.
+
+    Raises:
+        ChangedError: the file is not the one that `open_sources` saw.
+        RecordError: a JSON array is broken, so that the rest of the file cannot be read.
+        StoreError: the file cannot be read to its end.
+    """
+    path, kind, start, stop = job["path"], job["kind"], job["start"], job["stop"]
+    with guarded(path):
+        state = os.stat(path)
+        if (state.st_size, state.st_mtime_ns) != (job["size_bytes"], job["mtime_ns"]):
+            raise ChangedError(
+                f"{path} must stay as it was when packing began.",
+                f"It had {job['size_bytes']:,} bytes and now has {state.st_size:,}, or was written since.",
+                "Start again with the file as it is.",
+            )
+        if kind == "parquet":
+            found = enumerate(read_parquet(path, start, job["columns"]), job["first"])
+            yield from ((Where(path, "row", row), record) for row, record in found)
+        elif kind == "arrow":
+            found = enumerate(read_arrow(path, start, stop, job["columns"]), job["first"])
+            yield from ((Where(path, "row", row), record) for row, record in found)
+        else:
+            with open_stream(path, job["codec"]) as stream:
+                if kind == "jsonl":
+                    for number, record in read_lines(stream, start, None if job["codec"] else stop):
+                        yield Where(path, "line", number, start), record
+                elif kind == "json":
+                    for row, record in read_array(stream):
+                        yield Where(path, "row", row), record
+                else:
+                    yield Where(path), _document(stream, path)
+
+
+def _document(stream: BinaryIO, path: str) -> dict[str, Any] | RecordError:
+    text = stream.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        return RecordError(f"a document may have {MOST_BYTES:,} bytes.", "It is longer.", "Give JSONL with a text column.")
+    try:
+        return {"text": text.decode("utf-8-sig"), "path": path}
+    except UnicodeDecodeError as error:
+        return RecordError(
+            "a document must be valid UTF-8.", f"Byte {error.start} is 0x{text[error.start]:02x}.", "Convert it."
+        )
+
+
+# ---------------------------------------------------------------------- finding files
+
+
+def _paths(source: str, spool: str | os.PathLike[str] | None, skipped: list[str]) -> list[str]:
+    if source == "-":
+        return [_spooled(sys.stdin.buffer, spool)]
+    path = Path(source)
+    if path.is_dir():
+        listed = dataset_files(path)
+        return [str(file) for file in listed] if listed is not None else _walk(path, skipped)
+    if path.exists():
+        return [source]
+    found = sorted(glob.glob(source, recursive=True)) if glob.has_magic(source) else []
+    if not found:
+        raise InputError(f"the source {source!r} must be a file, folder or glob.", "There is no such path.", "Check the path.")
+    return [file for one in found for file in (_walk(Path(one), skipped) if Path(one).is_dir() else [one]) if _kind(file)[0]]
+
+
+def _walk(folder: Path, skipped: list[str]) -> list[str]:
+    """Return the files of known kinds below ``folder`` by path; what is passed over goes to ``skipped``."""
+    root = folder.resolve()
+    found: list[str] = []
+    for place, folders, files in os.walk(folder, followlinks=False):
+        for name in folders:
+            if os.path.islink(os.path.join(place, name)):
+                skipped.append(f"{os.path.join(place, name)} (a link to a folder)")
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+        for name in files:
+            path = os.path.join(place, name)
+            if name.startswith("."):
+                continue
+            if not _kind(path)[0]:
+                skipped.append(f"{path} (of no known kind)")
+            elif not Path(path).resolve().is_relative_to(root):
+                skipped.append(f"{path} (a link that leads out of the folder)")
+            elif not os.path.isfile(path):
+                skipped.append(f"{path} (no ordinary file)")
+            else:
+                found.append(path)
+    skipped.sort()
+    return sorted(found, key=lambda path: Path(path).parts)
+
+
+def _kind(path: str) -> tuple[str, str]:
+    """Return what ``path`` is by its name, and what compresses it."""
+    stem, suffix = os.path.splitext(path.lower())
+    codec = {".gz": "gz", ".zst": "zst"}.get(suffix, "")
+    return _KINDS.get(os.path.splitext(stem)[1] if codec else suffix, ""), codec
+
+
+def _file(path: str) -> SourceFile:
+    kind, codec = _kind(path)
+    with guarded(path):
+        state = os.stat(path)
+        if not os.path.isfile(path):
+            raise InputError(f"{path} must be an ordinary file.", "It is not.", "Pass it as standard input, with -.")
+        if kind in ("json", ""):
+            with open_stream(path, codec) as stream:
+                head = stream.read(1 << 12).removeprefix(b"\xef\xbb\xbf").lstrip()
+            if not kind and head[:1] not in (b"{", b"["):
+                raise InputError(f"{path} must be of a known kind.", "Its name does not tell.", f"Kinds: {', '.join(_KINDS)}.")
+            kind = "json" if head.startswith(b"[") else "jsonl"
+        elif codec and kind != "text":
+            raise InputError(f"{path} must not be compressed as a whole.", f"It is {kind}.{codec}.", "Unpack it.")
+    return SourceFile(path, kind, codec, state.st_size, state.st_mtime_ns)
+
+
+def _jobs(file: SourceFile, spec: PackSpec | None) -> list[dict[str, Any]]:
+    base = {"path": file.path, "kind": file.kind, "codec": file.codec, "size_bytes": file.size_bytes, "mtime_ns": file.mtime_ns}
+    if file.kind in ("parquet", "arrow"):
+        columns = None if spec is None else sorted({*PARTS, *spec.columns.values(), *spec.carry})
+        found = parquet_jobs(file.path) if file.kind == "parquet" else arrow_jobs(file.path)
+        return [{**base, **job, "columns": columns} for job in found]
+    if file.kind == "jsonl" and not file.codec:
+        starts = range(0, file.size_bytes, CHUNK_BYTES)
+        return [{**base, "start": start, "stop": min(file.size_bytes, start + CHUNK_BYTES)} for start in starts]
+    return [{**base, "start": 0, "stop": file.size_bytes}] if file.size_bytes else []
+
+
+def _first_reading(jobs: Sequence[Mapping[str, Any]], spec: PackSpec | None) -> Reading | None:
+    for job in jobs[:8]:
+        try:
+            for _, record in read_chunk({**job, "columns": None} if "columns" in job else job):
+                if isinstance(record, dict):
+                    return recognise(record, spec.columns if spec else {})
+        except RecordError:
+            return None
+    return None
+
+
+def _spooled(stream: BinaryIO, spool: str | os.PathLike[str] | None) -> str:
+    """Write ``stream`` to a file in ``spool`` that is named by its hash, and return its path."""
+    if spool is None:
+        raise InputError("standard input needs a folder for its copy.", "None is given.", "Pass spool=FOLDER.")
+    folder = Path(spool)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"stdin.{os.getpid()}.partial"
+    digest = hashlib.sha256()
+    head = b""
+    try:
+        with open(partial, "wb") as file:
+            while piece := stream.read(1 << 20):
+                head = head or piece[:8]
+                digest.update(piece)
+                file.write(piece)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise StoreError(
+            f"standard input must fit into {folder}.", f"It does not: {error}.", "Give a folder with room."
+        ) from error
+    suffix = ".json.gz" if head.startswith(b"\x1f\x8b") else ".json.zst" if head.startswith(b"\x28\xb5\x2f\xfd") else ".json"
+    suffix = ".parquet" if head.startswith(b"PAR1") else suffix
+    final = folder / f"stdin-{digest.hexdigest()[:32]}{suffix}"
+    if final.exists():
+        partial.unlink()  # the same input, spooled before: its time stays, and a run can go on
+    else:
+        os.replace(partial, final)
+    return str(final)

@@ -1,0 +1,143 @@
+"""Columnar files: Parquet, Arrow, and folders of the ``datasets`` library, as chunks of rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cloison.errors import InputError, StoreError
+
+__all__ = ["arrow_jobs", "dataset_files", "parquet_jobs", "read_arrow", "read_parquet", "rows"]
+
+_ROWS = 256
+_CHUNK_BYTES = 1 << 22
+
+
+def parquet_jobs(path: str) -> list[dict[str, Any]]:
+    """Return a job for each row group of a Parquet file."""
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            counts = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+    except Exception as error:
+        raise _damaged(path, "Parquet", error) from error
+    firsts = [sum(counts[:group]) for group in range(len(counts))]
+    return [{"start": group, "stop": group + 1, "first": first} for group, first in enumerate(firsts)]
+
+
+def read_parquet(path: str, group: int, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a row group."""
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            kept = None if columns is None else [name for name in file.schema_arrow.names if name in columns]
+            for batch in file.iter_batches(_ROWS, row_groups=[group], columns=kept, use_threads=False):
+                yield from rows(batch)
+    except (OSError, ValueError) as error:
+        raise _damaged(path, "Parquet", error) from error
+
+
+def arrow_jobs(path: str) -> list[dict[str, Any]]:
+    """Return jobs for the record batches of an Arrow file or stream, several small ones in one job."""
+    jobs: list[dict[str, Any]] = []
+    start = first = size = count = 0
+    for index, batch in enumerate(_batches(path)):
+        size += batch.nbytes
+        count += batch.num_rows
+        if size >= _CHUNK_BYTES:
+            jobs.append({"start": start, "stop": index + 1, "first": first})
+            start, first, size, count = index + 1, first + count, 0, 0
+    if count:
+        jobs.append({"start": start, "stop": index + 1, "first": first})
+    return jobs
+
+
+def read_arrow(path: str, start: int, stop: int, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the record batches [start, stop)."""
+    for index, batch in enumerate(_batches(path)):
+        if index >= stop:
+            return
+        if index >= start:
+            kept = batch if columns is None else batch.select([name for name in batch.schema.names if name in columns])
+            for first in range(0, kept.num_rows, _ROWS):
+                yield from rows(kept.slice(first, _ROWS))
+
+
+def _batches(path: str) -> Iterator[Any]:
+    """Yield the record batches, mapped, so that those that are passed over cost nothing."""
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(path) as file:
+            if bytes(file.read(6)) == b"ARROW1":
+                reader = pa.ipc.open_file(file)
+                for index in range(reader.num_record_batches):
+                    yield reader.get_batch(index)
+            else:
+                file.seek(0)
+                yield from pa.ipc.open_stream(file)
+    except (OSError, ValueError) as error:
+        raise _damaged(path, "Arrow", error) from error
+
+
+def rows(batch: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a record batch; lists of numbers stay numpy arrays."""
+    import pyarrow as pa
+
+    columns: dict[str, Sequence[Any]] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        kind = column.type
+        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        if (
+            is_list
+            and not column.null_count
+            and (pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type))
+        ):
+            flat = column.flatten()
+            if not flat.null_count:
+                offsets = column.offsets.to_numpy()
+                values = flat.to_numpy(zero_copy_only=False)
+                base = offsets[0]
+                columns[name] = [values[a - base : b - base] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+                continue
+        columns[name] = column.to_pylist()
+    names = list(columns)
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def dataset_files(folder: Path) -> list[Path] | None:
+    """Return the data files of a folder that ``datasets.save_to_disk`` wrote, or None where it is no such folder.
+
+    Raises:
+        InputError: a folder of several splits, of which one is to be named.
+    """
+    splits_file = folder / "dataset_dict.json"
+    if splits_file.is_file():
+        splits = [str(name) for name in json.loads(splits_file.read_text(encoding="utf-8")).get("splits", [])]
+        splits = [name for name in splits if Path(name).name == name and (folder / name).is_dir()]
+        if len(splits) != 1:
+            raise InputError(
+                f"{folder} must be one data set.", f"It has the splits {', '.join(splits) or 'none'}.", f"Pass {folder}/SPLIT."
+            )
+        return dataset_files(folder / splits[0])
+    state_file = folder / "state.json"
+    if not state_file.is_file() or not (folder / "dataset_info.json").is_file():
+        return None
+    listed = [str(one.get("filename")) for one in json.loads(state_file.read_text(encoding="utf-8")).get("_data_files", [])]
+    # Names from a file are names, not paths.
+    files = [folder / name for name in listed if Path(name).name == name]
+    missing = [file for file in files if not file.is_file() or file.is_symlink()]
+    if missing or len(files) != len(listed):
+        raise StoreError(
+            f"{folder} must hold the files that state.json names.", f"Missing: {(missing or listed)[0]}.", "Save it again."
+        )
+    return files
+
+
+def _damaged(path: str, kind: str, error: Exception) -> StoreError:
+    return StoreError(f"{path} must be a whole {kind} file.", f"It does not read: {error}.", "Replace the file.")
