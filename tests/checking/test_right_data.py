@@ -89,7 +89,7 @@ def test_any_right_rows_are_quiet(system: str, samples: list[list[tuple[list[int
 def trl_source() -> Any:
     datasets = pytest.importorskip("datasets")
     random = np.random.default_rng(0)
-    listed = [random.integers(10, 99, random.integers(2, 30)).tolist() + [EOS] for _ in range(300)]
+    listed = [[*random.integers(10, 99, random.integers(2, 30)).tolist(), EOS] for _ in range(300)]
     labels = [[IGNORE if i < len(ids) // 2 else token for i, token in enumerate(ids)] for ids in listed]
     return datasets.Dataset.from_dict({"input_ids": listed, "labels": labels, "attention_mask": [[1] * len(x) for x in listed]})
 

@@ -63,6 +63,7 @@ def assemble(
             hits += [column_hit] if column_hit else []
 
     found: _Found = []
+    unsound = [np.zeros(0, np.int64)]
     if "seq_lengths" in columns:
         found.append(("seq_lengths", "seq_lengths", from_lengths(columns["seq_lengths"], sizes, padded=convention.padded)))
     if "seq_start_id" in columns:
@@ -75,9 +76,11 @@ def assemble(
         if name in cells and (numbers or (convention.name == "segment-ids" and not found)):
             bounds, broken = from_numbers(Ragged(cells[name], tokens.offsets), padding)
             found.append(("segment_ids", name, bounds))
+            unsound.append(broken)
             if broken.size:
                 hits.append(Hit("interleaved_segments", broken.size, num_rows, at(broken[0])))
     for _, name, bounds in found:
+        unsound.append(bounds.misfits)
         if bounds.misfits.size:
             details = {"source": name, "reason": bounds.reason}
             hits.append(Hit("lengths_disagree", bounds.misfits.size, num_rows, at(bounds.misfits[0]), details=details))
@@ -131,6 +134,7 @@ def assemble(
         attention_mask=mask if mask is not None and mask.max(initial=0) <= 1 else None,
         loss_weights=cells.get("loss_weights"),
         context=context,
+        unsound=np.unique(np.concatenate(unsound)),
         unread_tails=tails,
         first_row=first_row,
         file=file,

@@ -33,9 +33,9 @@ def positions_against_segments(rows: Rows, known: Known) -> Iterator[Hit]:
         return
     grade: Any = None if rows.convention.positions_read else "warning"
     edges = rows.inner_first_cells
-    went_on = edges[positions[edges] == positions[edges - 1] + 1]
+    went_on = rows.judged(edges[positions[edges] == positions[edges - 1] + 1])
     # A segment of one token before another of the same kind cannot be told from a run of positions that stand still.
-    place = rows.cell_place(int(went_on[0])) if went_on.size else rows.row_place(0)
+    place = rows.cell_place(int(went_on[0])) if went_on.size else Place()
     yield Hit("positions_not_restarted", went_on.size, edges.size, place, severity=grade)
     breaks = np.zeros(positions.size, bool)
     breaks[1:] = positions[1:] != positions[:-1] + 1
@@ -43,8 +43,9 @@ def positions_against_segments(rows: Rows, known: Known) -> Iterator[Hit]:
     breaks[rows.row_offsets[:-1][np.diff(rows.row_offsets) > 0]] = False
     if rows.padding is not None:
         breaks &= ~rows.padding
-    inside = np.unique(rows.row_of_cell[np.flatnonzero(breaks)]) if breaks.any() else np.zeros(0, np.int64)
-    place = rows.cell_place(int(np.flatnonzero(breaks)[0])) if inside.size else rows.row_place(0)
+    cells = rows.judged(np.flatnonzero(breaks))
+    inside = np.unique(rows.row_of_cell[cells]) if cells.size else cells
+    place = rows.cell_place(int(cells[0])) if cells.size else Place()
     details = {"other": "position_ids", "source": rows.source, "variant": "position_ids"}
     yield Hit("boundaries_disagree", inside.size, rows.num_rows, place, severity=grade, details=details)
 

@@ -19,6 +19,7 @@ __all__ = ["Rows"]
 
 _Ints = npt.NDArray[np.int64]
 _Bools = npt.NDArray[np.bool_]
+_MOSTLY = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,7 @@ class Rows:
         position_ids, attention_mask, loss_weights: [cells] or None.
         context: name of a mask column to bool [cells], True where it says that a token is no target.
         sample_ids, starts: int64 [segments] or None.
+        unsound: int64, indices of rows whose boundaries do not fit; their segments are a stopgap.
         unread_tails: int64, indices of rows with a target after their last token (shifted conventions).
         first_row, file: where the rows come from.
     """
@@ -52,6 +54,7 @@ class Rows:
     context: Mapping[str, _Bools] = field(default_factory=lambda: MappingProxyType({}))
     sample_ids: _Ints | None = None
     starts: _Ints | None = None
+    unsound: _Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     unread_tails: _Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     first_row: int = 0
     file: str | None = None
@@ -103,6 +106,35 @@ class Rows:
     def trained(self) -> _Bools | None:
         """bool [cells], True at targets; None where no column says."""
         return None if self.labels is None else self.labels != IGNORE
+
+    @cached_property
+    def moved(self) -> npt.NDArray[np.bool_]:
+        """Return bool [rows], True where the labels are those of the neighbouring tokens (nine in ten of a row's targets)."""
+        ids, labels, trained = self.input_ids, self.labels, self.trained
+        if labels is None or trained is None or not (off := trained & (labels != ids)).any():
+            return np.zeros(self.num_rows, bool)
+        filled = np.diff(self.row_offsets) > 0
+        neighbour = np.zeros(ids.size, bool)
+        if self.convention.labels == "shifted":
+            # In the index of the tokens, targets that were never shifted stand one place late.
+            neighbour[1:] = labels[1:] == ids[:-1]
+            neighbour[self.row_offsets[:-1][filled]] = True
+        else:
+            # At the last place of a row there is no neighbour: a roll wraps around, and anything may stand there.
+            neighbour[:-1] = labels[:-1] == ids[1:]
+            neighbour[self.row_offsets[1:][filled] - 1] = True
+        wanted = self.row_sums(trained)
+        near = self.row_sums(trained & neighbour)
+        own = wanted - self.row_sums(off)
+        return np.asarray((near >= _MOSTLY * wanted) & (near > own) & (wanted > 0))
+
+    def judged(self, cells: _Ints) -> _Ints:
+        """Return those of ``cells`` whose row has sound boundaries and unmoved labels: the others' fault is told already."""
+        if not cells.size or not (self.moved.any() or self.unsound.size):
+            return cells
+        skipped = self.moved.copy()
+        skipped[self.unsound] = True
+        return cells[~skipped[self.row_of_cell[cells]]]
 
     def row_sums(self, flags: npt.NDArray[Any]) -> _Ints:
         """Return int64 [rows], how many of ``flags`` [cells] are set in each row."""

@@ -14,8 +14,6 @@ from cloison.segments import IGNORE
 
 __all__ = ["TARGET_RULES"]
 
-_MOSTLY = 0.9
-
 
 def boundary_targets(rows: Rows, known: Known) -> Iterator[Hit]:
     """Labels at the first token of a segment.
@@ -30,29 +28,34 @@ def boundary_targets(rows: Rows, known: Known) -> Iterator[Hit]:
         return
     if rows.convention.name == "megatron-bridge":
         # Its last mask entry is the label of the next segment's first token, or of nothing at the end of a row.
-        edges = rows.inner_first_cells
-        wrong = edges[rows.labels[edges] != IGNORE] - 1
-        ends = rows.row_offsets[1:][rows.unread_tails] - 1
-        cells = np.sort(np.concatenate([wrong, ends]))
+        cells = rows.last_cells[_unrolled(rows)]
         place = rows.cell_place(int(cells[0])) if cells.size else Place()
         yield Hit("mask_not_rolled", cells.size, rows.segments.num_segments, place)
         return
     ours = rows.convention.name == "cloison"
     cells = rows.first_cells if ours else rows.inner_first_cells
-    wrong = cells[rows.labels[cells] != IGNORE]
-    if wrong.size:  # where labels are shifted, those of the second tokens stand at the first: another fault, told elsewhere
-        wrong = wrong[~_moved_rows(rows)[rows.row_of_cell[wrong]]]
+    wrong = rows.judged(cells[rows.labels[cells] != IGNORE])
     kind = "first_labels_masked_later" if rows.convention.first_label == "masked" else "boundary_target"
     yield Hit(kind, wrong.size, cells.size, rows.cell_place(int(wrong[0])) if wrong.size else Place())
-    tails = rows.unread_tails
+    tails = rows.unread_tails[~rows.moved[rows.unread_tails]]
     yield Hit("target_past_row", tails.size, rows.num_rows, rows.row_place(tails[0]) if tails.size else Place())
+
+
+def _unrolled(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return bool [segments], True where a mask that should lie one to the left is set at the segment's last token."""
+    out = np.zeros(rows.segments.num_segments, bool)
+    if rows.convention.name == "megatron-bridge" and rows.labels is not None:
+        inner = rows.inner_first_cells
+        out[:-1][np.isin(rows.last_cells[:-1] + 1, inner)] = rows.labels[inner] != IGNORE
+        out[rows.segments.row_offsets[1:][rows.unread_tails] - 1] = True
+    return out
 
 
 def shifted_labels(rows: Rows, known: Known) -> Iterator[Hit]:
     """Labels that belong to the neighbouring token, or to none."""
     if rows.labels is None or rows.trained is None or rows.input_ids.size == 0:
         return
-    moved = _moved_rows(rows)
+    moved = rows.moved
     shifted = np.flatnonzero(moved)
     kind = "not_shifted" if rows.convention.labels == "shifted" else "shifted_twice"
     yield Hit(kind, shifted.size, rows.num_rows, rows.row_place(shifted[0]) if shifted.size else Place())
@@ -63,32 +66,11 @@ def shifted_labels(rows: Rows, known: Known) -> Iterator[Hit]:
     yield Hit("wrong_token", wrong.size, int(np.count_nonzero(rows.trained)), place)
 
 
-def _moved_rows(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return bool [rows], True where the labels are those of the neighbouring tokens (nine in ten of a row's targets)."""
-    ids, labels, trained = rows.input_ids, rows.labels, rows.trained
-    if labels is None or trained is None or not (off := trained & (labels != ids)).any():
-        return np.zeros(rows.num_rows, bool)
-    filled = np.diff(rows.row_offsets) > 0
-    neighbour = np.zeros(ids.size, bool)
-    if rows.convention.labels == "shifted":
-        # In the index of the tokens, targets that were never shifted stand one place late.
-        neighbour[1:] = labels[1:] == ids[:-1]
-        neighbour[rows.row_offsets[:-1][filled]] = True
-    else:
-        # At the last place of a row there is no neighbour: a roll wraps around, and anything may stand there.
-        neighbour[:-1] = labels[:-1] == ids[1:]
-        neighbour[rows.row_offsets[1:][filled] - 1] = True
-    wanted = rows.row_sums(trained)
-    near = rows.row_sums(trained & neighbour)
-    own = wanted - rows.row_sums(off)
-    return np.asarray((near >= _MOSTLY * wanted) & (near > own) & (wanted > 0))
-
-
 def padding_targets(rows: Rows, known: Known) -> Iterator[Hit]:
     """Targets at padding, by place: the padding id may be the end of text."""
     if rows.trained is None or rows.padding is None:
         return
-    bad = np.flatnonzero(rows.trained & rows.padding)
+    bad = rows.judged(np.flatnonzero(rows.trained & rows.padding))
     of = int(np.count_nonzero(rows.padding))
     yield Hit("padding_trained", bad.size, of, rows.cell_place(int(bad[0])) if bad.size else Place())
 
@@ -111,9 +93,8 @@ def nothing_to_train(rows: Rows, known: Known) -> Iterator[Hit]:
     asked = rows.segment_sums(rows.trained)
     # The first token is none by right, wherever a label stands there.
     asked = asked - rows.trained[rows.first_cells]
-    idle = np.flatnonzero((asked == 0) & (rows.segments.seq_lengths > 1))
-    if idle.size:  # where labels are shifted, the targets of a short segment stand at its first token: told elsewhere
-        idle = idle[~_moved_rows(rows)[rows.row_of_segment[idle]]]
+    idle = np.flatnonzero((asked == 0) & (rows.segments.seq_lengths > 1) & ~_unrolled(rows))
+    idle = idle[np.isin(rows.first_cells[idle], rows.judged(rows.first_cells[idle]))] if idle.size else idle
     place = rows.cell_place(int(rows.first_cells[idle[0]])) if idle.size else Place()
     yield Hit("segments_without_target", idle.size, rows.segments.num_segments, place)
     empty = np.flatnonzero(rows.row_sums(rows.trained) == 0)

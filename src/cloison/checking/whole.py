@@ -75,6 +75,8 @@ class Endings:
         for token in self._known.terminators:
             there = ids == token
             there[rows.first_cells] = False
+            if rows.moved.any():  # a label there is that of another token
+                there &= ~rows.moved[rows.row_of_cell]
             if rows.padding is not None:
                 there &= ~rows.padding
             self._seen[token] += int(np.count_nonzero(there))
