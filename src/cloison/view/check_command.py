@@ -1,0 +1,39 @@
+"""Check packed data, ours or another system's: boundaries, targets, masks, positions, ids, samples and files."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from cloison.checking.check import check
+from cloison.checking.conventions import CONVENTIONS
+from cloison.view.outcome import Outcome
+from cloison.view.pieces import visible
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of ``cloison check``."""
+    parser.add_argument("source", metavar="DIR|FILE", help="a packed data set, or Parquet, Arrow or JSON lines of packed rows")
+    parser.add_argument("--tokenizer", metavar="T", help="its folder: gives the vocabulary and the ids that end a text")
+    parser.add_argument("--capacity", type=int, metavar="N", help="tokens a row may hold (our own data sets know theirs)")
+    parser.add_argument("--vocab-size", type=int, metavar="N", help="ids must be below it")
+    parser.add_argument("--eos", type=int, metavar="ID", help="the id that ends a text")
+    parser.add_argument("--terminator", type=int, metavar="ID", action="append", default=[], help="an id that ends a message")
+    parser.add_argument("--labels", choices=("same", "shifted"), help="whether labels are shifted already (default: by format)")
+    parser.add_argument("--as", dest="convention", choices=sorted(CONVENTIONS), help="the reader's convention, not recognised")
+
+
+def run(args: Namespace) -> Outcome:
+    """Check, and say what was found; status 1 when there is an error."""
+    report = check(
+        args.source,
+        tokenizer=args.tokenizer,
+        capacity=args.capacity,
+        vocab_size=args.vocab_size,
+        eos_token_id=args.eos,
+        terminators=args.terminator,
+        labels=args.labels,
+        convention=args.convention,
+    )
+    return Outcome(0 if report.ok else 1, visible(str(report)), report.to_dict())
