@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def rows(batch: Any) -> Iterator[dict[str, Any]]:
                 offsets = column.offsets.to_numpy()
                 values = flat.to_numpy(zero_copy_only=False)
                 base = offsets[0]
-                columns[name] = [values[a - base : b - base] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+                columns[name] = [values[a - base : b - base] for a, b in pairwise(offsets)]
                 continue
         columns[name] = column.to_pylist()
     names = list(columns)

@@ -22,10 +22,13 @@ from cloison.text.provenance import CharSpan
 from cloison.text.sandbox import Job, Sandbox
 from cloison.text.shapes import Example, Reading, read_record, recognise, refuse_marks
 from cloison.text.targets import ROLES, SAMPLE, labels, role_code, span_array
-from cloison.text.tokenizer import load_tokenizer, save_tokenizer
+from cloison.text.tokenizer import NO_VOCABULARY, load_tokenizer, save_tokenizer
 from cloison.text.tokens import read_tokens
 
 __all__ = ["Encoded", "Encoder", "encode"]
+
+_PIECE = 512
+"""Records that are rendered together, while those before them are tokenised."""
 
 Row = tuple[int, int, int, bool, int, float]
 
@@ -63,7 +66,8 @@ class Encoder:
     """A tokenizer with the template and options of a spec.
 
     Args:
-        tokenizer: what `cloison.text.tokenizer.load_tokenizer` takes, or a folder that `save` wrote.
+        tokenizer: what `cloison.text.tokenizer.load_tokenizer` takes, or a folder that `save` wrote; None where every record
+            holds input_ids already.
         spec: its ``columns``, ``carry``, ``chat_template``, ``template_options``, ``append_eos`` and ``date`` count here.
 
     Attributes:
@@ -74,7 +78,8 @@ class Encoder:
     """
 
     def __init__(self, tokenizer: Any, spec: PackSpec) -> None:
-        self.vocabulary = load_tokenizer(tokenizer)
+        self._known = tokenizer is not None
+        self.vocabulary = load_tokenizer(tokenizer) if self._known else NO_VOCABULARY
         self.spec = spec
         templates = dict(self.vocabulary.templates)
         if spec.chat_template is not None:
@@ -85,7 +90,7 @@ class Encoder:
         self._date = spec.date or date.today().isoformat()
         self._variables = {**self.vocabulary.special, **spec.template_options}
         self._eos = str(self._variables["eos_token"]) if self._variables.get("eos_token") else None
-        self._eos_id = None if self._eos is None else self.vocabulary.backend.token_to_id(self._eos)
+        self._eos_id = None if self._eos is None or not self._known else self.vocabulary.backend.token_to_id(self._eos)
         self._sandbox: Sandbox | None = None
         self._locator: Locator | None = None
         self._readings: dict[tuple[str, ...], Reading] = {}
@@ -98,21 +103,27 @@ class Encoder:
                 "options": options,
             }
         )
-        if templates:
-            self._start()
+        if templates and self._known:
+            self._start()  # it starts while the caller goes on
 
     # ------------------------------------------------------------------ encoding
 
     def encode_batch(self, records: Sequence[Mapping[str, Any]]) -> list[Encoded | RecordError]:
         """Return for each record its Encoded, or the RecordError that says why there is none.
 
-        Cost: linear in the text; one `encode_batch` of the tokenizer for all, on as many threads as it is set to use
-        (TOKENIZERS_PARALLELISM, RAYON_NUM_THREADS).
+        Cost: linear in the text. The tokenizer uses as many threads as it is set to (TOKENIZERS_PARALLELISM,
+        RAYON_NUM_THREADS); the next records are rendered meanwhile, as in `encode_batches`.
         """
+        pieces = [records[first : first + _PIECE] for first in range(0, len(records), _PIECE)]
+        if len(pieces) > 1:
+            return [done for piece in self.encode_batches(pieces) for done in piece]
         return self._tokenise(records, self._prepare(records))
 
     def encode_batches(self, batches: Iterable[Sequence[Mapping[str, Any]]]) -> Iterator[list[Encoded | RecordError]]:
-        """Yield `encode_batch` of each, while a thread reads and renders the batch after it: order and results are the same."""
+        """Yield the results of each batch in order, while a thread reads and renders the one after it.
+
+        Tokenising lets go of Python's lock and rendering has a process of its own, so one process keeps two cores busy.
+        """
         with ThreadPoolExecutor(1) as pool:
             source = iter(batches)
 
@@ -134,7 +145,8 @@ class Encoder:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write what another process needs for an Encoder with the same ``token_key``, given the same spec."""
-        save_tokenizer(self.vocabulary, Path(folder))
+        if self._known:
+            save_tokenizer(self.vocabulary, Path(folder))
 
     def close(self) -> None:
         """End the renderer process."""
@@ -158,9 +170,13 @@ class Encoder:
             try:
                 example = read_record(record, self.reading(record))
                 if example.shape == "tokens":
-                    ids, spans = read_tokens(example, self.vocabulary.size)
+                    ids, spans = read_tokens(example, self.vocabulary.size if self._known else 1 << 31)
                     out.append(Encoded(ids, spans, "tokens", self._carried(record)))
                     continue
+                if not self._known:
+                    raise InputError(
+                        f"{example.shape} records need a tokenizer.", "None is given.", "Pass tokenizer=FOLDER, or input_ids."
+                    )
                 if example.messages:
                     chats.append(index)
                     out.append(example)
@@ -278,7 +294,7 @@ class Encoder:
         final = max(rows, key=lambda row: (row[1], row[4]), default=(0, 0, ROLES.index("text"), False, 0, 1.0))
         if ids and ids[-1] == self._eos_id:
             count = len(ids)
-            rows = [(start, min(stop, count - 1), *rest) for start, stop, *rest in rows if start < count - 1]  # type: ignore[misc]
+            rows = [(start, min(stop, count - 1), *rest) for start, stop, *rest in rows if start < count - 1]
         else:
             ids = [*ids, self._eos_id]
             count = len(ids)

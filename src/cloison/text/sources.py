@@ -98,20 +98,22 @@ class Source:
         files: in order.
         jobs: the chunks in order, each a job for `read_chunk` made of plain data.
         skipped: paths inside folders that are not read, each with why.
-        reading: how the first record is read; None where there is none that can be.
+        reading: how the first record is read; None where it cannot be.
+        problem: why it cannot be.
     """
 
     files: tuple[SourceFile, ...]
     jobs: tuple[dict[str, Any], ...]
     skipped: tuple[str, ...] = ()
     reading: Reading | None = None
+    problem: str = ""
 
     def describe(self) -> str:
         """Return what was found, for the user: one line, and one for what is passed over."""
         kinds = sorted({f"{file.kind}.{file.codec}" if file.codec else file.kind for file in self.files})
         size = sum(file.size_bytes for file in self.files)
         count = f"{len(self.files)} file{'s' * (len(self.files) != 1)}"
-        lines = [f"{count} ({', '.join(kinds)}, {size:,} bytes): {self.reading.describe() if self.reading else 'no record'}"]
+        lines = [f"{count} ({', '.join(kinds)}, {size:,} bytes): {self.reading.describe() if self.reading else self.problem}"]
         if self.skipped:
             lines.append(f"{len(self.skipped)} not read, as {self.skipped[0]}")
         return "\n".join(lines)
@@ -138,7 +140,8 @@ def open_sources(
         found = f"There are none; not read: {', '.join(skipped[:3])}." if skipped else "There are none."
         raise InputError(f"the source {', '.join(map(str, sources))} must have files.", found, f"Kinds: {', '.join(_KINDS)}.")
     jobs = [job for file in files for job in _jobs(file, spec)]
-    return Source(tuple(files), tuple(jobs), tuple(skipped), _first_reading(jobs, spec))
+    reading, problem = _first_reading(jobs, spec)
+    return Source(tuple(files), tuple(jobs), tuple(skipped), reading, problem)
 
 
 def read_chunk(job: Mapping[str, Any]) -> Iterator[tuple[Where, dict[str, Any] | RecordError]]:
@@ -269,15 +272,16 @@ def _jobs(file: SourceFile, spec: PackSpec | None) -> list[dict[str, Any]]:
     return [{**base, "start": 0, "stop": file.size_bytes}] if file.size_bytes else []
 
 
-def _first_reading(jobs: Sequence[Mapping[str, Any]], spec: PackSpec | None) -> Reading | None:
+def _first_reading(jobs: Sequence[Mapping[str, Any]], spec: PackSpec | None) -> tuple[Reading | None, str]:
     for job in jobs[:8]:
         try:
-            for _, record in read_chunk({**job, "columns": None} if "columns" in job else job):
-                if isinstance(record, dict):
-                    return recognise(record, spec.columns if spec else {})
-        except RecordError:
-            return None
-    return None
+            for where, record in read_chunk({**job, "columns": None} if "columns" in job else job):
+                if isinstance(record, RecordError):
+                    return None, f"{where}: {record}"
+                return recognise(record, spec.columns if spec else {}), ""
+        except RecordError as error:
+            return None, f"{job['path']}: {error}"
+    return None, "no records"
 
 
 def _spooled(stream: BinaryIO, spool: str | os.PathLike[str] | None) -> str:

@@ -40,13 +40,13 @@ TRAINS = {
     "assistant": ("assistant", "completion", "given", "given-assistant"),
     "completion": ("completion", "given", "given-assistant"),
 }
+_CODES = {**{name: code for code, name in enumerate(ROLES)}, **{name: ROLES.index(role) for name, role in _ALIASES.items()}}
 _DEFAULTS = {"messages": "assistant", "pair": "completion", "text": "all", "tokens": "completion"}
 
 
 def role_code(role: str) -> int:
     """Return the code of ``role`` in `ROLES`; roles that templates know and we do not are "other"."""
-    name = _ALIASES.get(role, role)
-    return ROLES.index(name) if name in ROLES else 0
+    return _CODES.get(role, 0)
 
 
 def span_array(rows: list[tuple[int, int, int, bool, int, float]]) -> npt.NDArray[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from cloison.errors import InputError
 
-__all__ = ["Vocabulary", "load_tokenizer"]
+__all__ = ["NO_VOCABULARY", "Vocabulary", "load_tokenizer", "save_tokenizer"]
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -44,6 +44,10 @@ class Vocabulary:
         token = self.special.get("eos_token")
         found = None if token is None else self.backend.token_to_id(token)
         return None if found is None else int(found)
+
+
+NO_VOCABULARY = Vocabulary(None, {}, {}, (), (), 0, "none")
+"""What stands where every record is tokenised already."""
 
 
 def load_tokenizer(tokenizer: Any) -> Vocabulary:
