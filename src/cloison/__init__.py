@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from cloison.checking.batch import check_batch as check_batch
     from cloison.checking.check import check as check
     from cloison.checking.report import CheckReport as CheckReport
+    from cloison.exact import Adapter as Adapter
+    from cloison.exact import adapt as adapt
     from cloison.forms.hf import collate as collate
     from cloison.ledger import Ledger as Ledger
     from cloison.packing.job import pack as pack
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Adapter": "exact",
+    "adapt": "exact",
     "Block": "blocks",
     "CheckReport": "checking.report",
     "Ledger": "ledger",

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["adapt"]
 
-TOLERANCE = 1e-4
-
 
 def adapt(
     model: torch.nn.Module,
@@ -52,16 +50,16 @@ def adapt(
         device = next(model.parameters()).device
         longest = max((sample.input_ids for block in blocks for sample in block.samples()), key=len)
         sample = torch.from_numpy(longest.astype(np.int64))[None].to(device)
-        facts = facts_of(model, sample)
+        facts = facts_of(model, sample, against.floor)
         tried: list[dict[str, Any]] = []
         for way in _ways(model, facts, rungs, against):
             found = measure(model, way, against)
-            if found.leak <= TOLERANCE and found.equality <= TOLERANCE:
+            if found.leak <= against.floor and found.equality <= against.floor:
                 certificate = Certificate(
                     set_up(model),
                     way.rung,
                     way.name,
-                    {"equality": found.equality, "leak": found.leak, "floor": TOLERANCE},
+                    {"equality": found.equality, "leak": found.leak, "floor": against.floor},
                     tuple(tried),
                     (),
                 )

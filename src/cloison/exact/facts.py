@@ -64,7 +64,7 @@ class Facts:
     attention: str
 
 
-def facts_of(model: torch.nn.Module, sample: torch.Tensor, tolerance: float = 1e-4) -> Facts:
+def facts_of(model: torch.nn.Module, sample: torch.Tensor, tolerance: float) -> Facts:
     """Return the facts of ``model``; ``sample`` [1, n] is a lone sample to try positions on."""
     config = getattr(model, "config", None)
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config

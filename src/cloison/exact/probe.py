@@ -15,6 +15,9 @@ from cloison.exact.calling import call, forget, logits_of
 from cloison.exact.ways import Way
 from cloison.forms.joining import join
 from cloison.proof.blocks import alone, changed
+from cloison.proof.equality import JITTER_MARGIN, jittered
+from cloison.proof.isolation import scale_of
+from cloison.proof.run import subject
 from cloison.segments import Segments
 
 if TYPE_CHECKING:
@@ -47,12 +50,15 @@ class Reference:
         others: the same with the tokens of every second segment changed, and with those of the others changed.
         outputs: logits of every sample alone, [tokens, vocabulary] in packed order.
         scale: the standard deviation of ``outputs``.
+        floor: what rounding may do, in the same unit: the response of the samples alone to one rounding of their embeddings to
+            the model's dtype, times `JITTER_MARGIN` (every later operation rounds too).
     """
 
     blocks: Sequence[Block]
     others: tuple[Sequence[Block], Sequence[Block]]
     outputs: torch.Tensor
     scale: float
+    floor: float
 
     @property
     def flat(self) -> list[Block]:
@@ -82,8 +88,25 @@ def packed_batch(blocks: Sequence[Block], device: torch.device) -> PackedBatch:
     return PackedBatch(torch.from_numpy(ids).to(device), Segments(segments.seq_lengths, segments.row_offsets, segments.width))
 
 
-def reference(model: torch.nn.Module, blocks: Sequence[Block], ids: Any, seed: int) -> Reference:
-    """Return the outputs of every sample alone."""
+def reference(model: torch.nn.Module, blocks: Sequence[Block], ids: npt.NDArray[np.int64], seed: int) -> Reference:
+    """Return the outputs of every sample alone, and the noise that they carry.
+
+    Raises:
+        InputError: outputs that are not finite, or that are all the same.
+    """
+    import torch
+
+    outputs = _alone(model, blocks)
+    scale = scale_of(outputs)
+    with jittered(subject(model), torch.finfo(_dtype(model)).eps / 2):
+        moved = _alone(model, blocks)
+    floor = float((moved - outputs).abs().max()) / scale * JITTER_MARGIN
+    count = sum(len(block) for block in blocks)
+    others = tuple(changed(blocks, range(first, count, 2), ids, seed) for first in (0, 1))
+    return Reference(blocks, (others[0], others[1]), outputs, scale, floor)
+
+
+def _alone(model: torch.nn.Module, blocks: Sequence[Block]) -> torch.Tensor:
     import torch
 
     device = next(model.parameters()).device
@@ -93,10 +116,11 @@ def reference(model: torch.nn.Module, blocks: Sequence[Block], ids: Any, seed: i
             forget(model)
             row = torch.from_numpy(block.input_ids.astype(np.int64))[None].to(device)
             parts.append(logits_of(call(model, row))[0].float())
-    outputs = torch.cat(parts)
-    count = sum(len(block) for block in blocks)
-    others = tuple(changed(blocks, range(first, count, 2), ids, seed) for first in (0, 1))
-    return Reference(blocks, (others[0], others[1]), outputs, float(outputs.std()))
+    return torch.cat(parts)
+
+
+def _dtype(model: torch.nn.Module) -> torch.dtype:
+    return next(p.dtype for p in model.parameters() if p.is_floating_point())
 
 
 def measure(model: torch.nn.Module, way: Way, against: Reference) -> Measured:
