@@ -1,6 +1,6 @@
 """The command line: finds the command, runs it, prints what it says. The only file of cloison that prints.
 
-A command is a module of `cloison.view` with ``add_arguments(parser)`` and ``run(args) -> Outcome``; it is imported when it is
+A command is a module with ``add_arguments(parser)`` and ``run(args) -> Outcome``; it is imported when it is
 called for, so that ``cloison --help`` is instant. Exit status 0: as it should be; 1: a finding; 2: wrong use or unreadable
 input; 130: interrupted (Ctrl-C).
 """
@@ -20,18 +20,18 @@ from cloison.errors import CloisonError, FindingsError
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
-    "pack": ("pack_command", "sources to a packed data set"),
-    "plan": ("plan_command", "what packing would give, for capacities and policies side by side; writes nothing"),
-    "show": ("show_command", "look at packed blocks, token by token"),
-    "check": ("check_command", "the static contract of any packed data set, ours or another's"),
-    "verify": ("verify_command", "prove by experiment that a model keeps packed samples apart"),
-    "audit": ("audit_command", "run a training command unchanged for one step, audited"),
-    "unpack": ("unpack_command", "the samples of a packed data set, as JSON lines"),
-    "export": ("export_command", "a packed data set in another system's format"),
-    "import": ("import_command", "another system's packed data set in ours"),
-    "demo": ("demo_command", "the main job on data that every machine has"),
+    "pack": ("cloison.view.pack_command", "sources to a packed data set"),
+    "plan": ("cloison.view.plan_command", "what packing would give, for capacities and policies side by side; writes nothing"),
+    "show": ("cloison.view.show_command", "look at packed blocks, token by token"),
+    "check": ("cloison.view.check_command", "the static contract of any packed data set, ours or another's"),
+    "verify": ("cloison.view.verify_command", "prove by experiment that a model keeps packed samples apart"),
+    "audit": ("cloison.view.audit_command", "run a training command unchanged for one step, audited"),
+    "unpack": ("cloison.view.unpack_command", "the samples of a packed data set, as JSON lines"),
+    "export": ("cloison.view.export_command", "a packed data set in another system's format"),
+    "import": ("cloison.view.import_command", "another system's packed data set in ours"),
+    "demo": ("cloison.story.demo_command", "the main job on data that every machine has"),
 }
-"""Command to its module in `cloison.view` and its one line of help, in the order of use."""
+"""Command to its module and its one line of help, in the order of use."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     name = words[0]
-    module = import_module(f"cloison.view.{COMMANDS[name][0]}")
+    module = import_module(COMMANDS[name][0])
     command = argparse.ArgumentParser(prog=f"cloison {name}", description=module.__doc__)
     module.add_arguments(command)
     command.add_argument("--json", action="store_true", help="say it as JSON on standard output")

@@ -22,8 +22,7 @@ from cloison.packing.finish import manifest_of, versions
 from cloison.packing.folder import refuse_foreign, working_in
 from cloison.packing.local import run_jobs
 from cloison.packing.planned import Planned, plan_tokens
-from cloison.packing.spool import spooled
-from cloison.packing.tokens import Progress, ensure_tokens
+from cloison.packing.tokens import Progress, Tokens, ensure_tokens
 from cloison.spec import PackSpec
 from cloison.store.columns import RESERVED
 from cloison.store.files import replacing
@@ -31,11 +30,14 @@ from cloison.store.manifest import write_manifest
 from cloison.store.packed import Packed, open
 from cloison.store.shards import blocks_per_shard
 
-__all__ = ["as_list", "pack"]
+__all__ = ["Source", "as_list", "pack", "run_job"]
+
+Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A file, folder or glob, or several; "-" is standard input."""
 
 
 def pack(
-    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    source: Source,
     out: str | os.PathLike[str],
     spec: PackSpec,
     *,
@@ -69,6 +71,32 @@ def pack(
     Cost: memory of a few hundred MB a worker whatever the input, and 12 bytes a sample for the plan. Disk: the token store
     holds 4 bytes a token and 20 a span, uncompressed.
     """
+    return run_job(
+        source,
+        out,
+        spec,
+        tokenizer=tokenizer,
+        workers=workers,
+        tokens=tokens,
+        on_error=on_error,
+        engine=engine,
+        progress=progress,
+    )[0]
+
+
+def run_job(
+    source: Source,
+    out: str | os.PathLike[str],
+    spec: PackSpec,
+    *,
+    tokenizer: Any = None,
+    workers: int = 1,
+    tokens: str | os.PathLike[str] | None = None,
+    on_error: str = "raise",
+    engine: str = "local",
+    progress: Progress | None = None,
+) -> tuple[Packed, Tokens]:
+    """Do what `pack` does, and return also what was read."""
     if engine != "local":
         raise InputError("engine names where jobs run.", f"It is {engine!r}.", 'Pass engine="local".')
     if on_error not in ("raise", "skip"):
@@ -82,18 +110,19 @@ def pack(
     folder = Path(out)
     refuse_foreign(folder, spec)
     home = Path(tokens) if tokens is not None else folder.resolve().parent / "tokens"
-    with spooled(as_list(source), home) as paths:
-        found = ensure_tokens(paths, spec, home, tokenizer=tokenizer, workers=workers, on_error=on_error, progress=progress)
+    found = ensure_tokens(
+        as_list(source), spec, home, tokenizer=tokenizer, workers=workers, on_error=on_error, progress=progress
+    )
     fingerprint = found.spec.fingerprint(found.key, versions())
     with working_in(folder, fingerprint) as work:
         if work is not None:
             planned = plan_tokens(found)
             records, carried = _fill_blocks(planned, folder, work, workers, progress)
             write_manifest(folder, manifest_of(planned, fingerprint, records, carried, folder))
-    return open(folder)
+    return open(folder), found
 
 
-def as_list(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+def as_list(source: Source) -> list[str]:
     """Return one or several sources as a list of paths."""
     return [os.fspath(source)] if isinstance(source, (str, os.PathLike)) else [os.fspath(one) for one in source]
 

@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from cloison.errors import ChangedError, StoreError
+from cloison.errors import ChangedError
 from cloison.packing.local import run_jobs
 from cloison.packing.plain import error_from_plain
 from cloison.packing.tokenise import Tokenise
@@ -37,6 +37,7 @@ class Tokens:
         key: of sources, tokenizer, template and text options.
         spec: as given, with the date resolved where the template asks for one.
         skipped: {"index", "where", "error"} of each record that was skipped, by index.
+        described: one line on how the sources are read.
         made: chunks that were tokenised now (0: all were there).
     """
 
@@ -44,6 +45,7 @@ class Tokens:
     key: str
     spec: PackSpec
     skipped: tuple[Mapping[str, Any], ...]
+    described: str
     made: int
 
 
@@ -65,10 +67,9 @@ def ensure_tokens(
         StoreError: ``folder`` cannot be written.
     """
     claim(folder)
-    opened = open_sources(sources, spec)
-    before = [_signature(path) for path in opened.files]
+    opened = open_sources(sources, spec, spool=folder)
     with ThreadPoolExecutor(2) as pool:
-        hashes = list(pool.map(lambda path: file_sha256(Path(path)), opened.files))
+        hashes = list(pool.map(lambda file: file_sha256(Path(file.path)), opened.files))
     encoder = Encoder(tokenizer, spec)
     try:
         if encoder.needs_date and spec.date is None:
@@ -83,8 +84,8 @@ def ensure_tokens(
             claim(home)
             sweep(home)
             made, chunks = _fill(opened, spec, home, encoder, workers, on_error, progress)
-            _unchanged(opened, before)
-            _write_store(home, key, opened, hashes, before, encoder, chunks)
+            _unchanged(opened)
+            _write_store(home, key, opened, hashes, encoder, chunks)
             store = open_token_store(home)
             assert store is not None
         else:
@@ -94,28 +95,33 @@ def ensure_tokens(
     skipped = _skipped(store)
     if skipped and on_error == "raise":
         raise error_from_plain(skipped[0]["error"])
-    return Tokens(store, key, spec, skipped, made)
+    _forget_standard_input(opened, folder)
+    return Tokens(store, key, spec, skipped, opened.describe(), made)
 
 
-def _signature(path: str) -> tuple[int, int]:
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise StoreError(f"{path} must be readable.", f"{error.strerror}.", "Check the path.") from error
-    return found.st_size, found.st_mtime_ns
-
-
-def _unchanged(source: Source, before: list[tuple[int, int]]) -> None:
-    for path, signature in zip(source.files, before, strict=True):
-        if _signature(path) != signature:
+def _unchanged(source: Source) -> None:
+    for file in source.files:
+        try:
+            found = os.stat(file.path)
+            same = (found.st_size, found.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
+        except OSError:
+            same = False
+        if not same:
             raise ChangedError(
-                f"{path} must not change while it is read.", "It did.", "Run again when nothing writes to it any more."
+                f"{file.path} must not change while it is read.", "It did.", "Run again when nothing writes to it any more."
             )
 
 
+def _forget_standard_input(source: Source, folder: Path) -> None:
+    """Remove the copy of standard input: its tokens are whole."""
+    for file in source.files:
+        path = Path(file.path)
+        if path.parent == folder and path.name.startswith("stdin-"):
+            path.unlink(missing_ok=True)
+
+
 def _key(source: Source, hashes: list[str], encoder: Encoder) -> str:
-    kinds = {job["path"]: job["kind"] for job in source.jobs}
-    content = [[kinds.get(path), found] for path, found in zip(source.files, hashes, strict=True)]
+    content = [[file.kind, file.codec, found] for file, found in zip(source.files, hashes, strict=True)]
     return canonical_hash({"format": FORMAT_VERSION, "content": content, "tokens": encoder.token_key})
 
 
@@ -149,7 +155,6 @@ def _write_store(
     key: str,
     source: Source,
     hashes: list[str],
-    signatures: list[tuple[int, int]],
     encoder: Encoder,
     chunks: list[dict[str, Any]],
 ) -> None:
@@ -162,8 +167,8 @@ def _write_store(
         "key": key,
         "tokenizer": _tokenizer_facts(encoder),
         "sources": [
-            {"sha256": found, "size_bytes": size, "records": records[path]}
-            for path, found, (size, _) in zip(source.files, hashes, signatures, strict=True)
+            {"sha256": found, "size_bytes": file.size_bytes, "records": records[file.path]}
+            for file, found in zip(source.files, hashes, strict=True)
         ],
         "chunks": chunks,
     }

@@ -36,13 +36,15 @@ def run(args: Namespace) -> Outcome:
     }
     if args.dry_run:
         return _dry_run(args, spec, common)
-    from cloison.packing.job import pack
+    from cloison.packing.job import run_job
     from cloison.view.terminal_summary import packed_summary
 
     with ProgressLine() as progress:
-        packed = pack(args.source, args.out, spec, tokens=args.tokens, engine=args.engine, progress=progress, **common)
-    plain = {"path": str(packed.path), **packed.manifest.to_dict()}
-    return Outcome(0, packed_summary(packed), plain)
+        packed, tokens = run_job(
+            args.source, args.out, spec, tokens=args.tokens, engine=args.engine, progress=progress, **common
+        )
+    plain = {"path": str(packed.path), "read": tokens.described, **packed.manifest.to_dict()}
+    return Outcome(0, packed_summary(packed, tokens), plain)
 
 
 def default_workers() -> int:
@@ -54,12 +56,10 @@ def default_workers() -> int:
 
 def _dry_run(args: Namespace, spec: Any, common: dict[str, Any]) -> Outcome:
     from cloison.packing.planned import plan_tokens
-    from cloison.packing.spool import spooled
     from cloison.packing.tokens import ensure_tokens
     from cloison.view.terminal_summary import planned_facts, planned_summary
 
     with tempfile.TemporaryDirectory(prefix="cloison-") as scratch, ProgressLine() as progress:
         home = Path(args.tokens) if args.tokens is not None else Path(scratch)
-        with spooled(args.source, home) as paths:
-            planned = plan_tokens(ensure_tokens(paths, spec, home, progress=progress, **common))
+        planned = plan_tokens(ensure_tokens(args.source, spec, home, progress=progress, **common))
         return Outcome(0, planned_summary(planned), planned_facts(planned))

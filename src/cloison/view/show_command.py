@@ -17,6 +17,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--block", type=int, metavar="I", help="which block; negative from the end (default: 0)")
     parser.add_argument("--tokenizer", metavar="T", help="show text by this tokenizer; without it, token ids")
     parser.add_argument("--html", metavar="FILE", help="write a page instead")
+    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
 
 
 def run(args: Namespace) -> Outcome:
@@ -50,13 +51,9 @@ def _backend(tokenizer: str | None) -> Any:
 
 
 def _page(args: Namespace, packed: Any, backend: Any) -> Outcome:
-    from pathlib import Path
+    from cloison.view.packed_page import packed_page
+    from cloison.view.page import write_page
 
-    from cloison.store.files import replacing
-    from cloison.view.blocks import blocks_page
-
-    text = blocks_page(packed, backend) if args.block is None else blocks_page(packed, backend, [args.block])
-    dest = Path(args.html)
-    with replacing(dest) as part:
-        part.write_text(text, encoding="utf-8", errors="surrogatepass")
-    return Outcome(0, f"wrote {dest}", {"path": str(dest)})
+    page = packed_page(packed, backend, asked=() if args.block is None else [args.block])
+    path = write_page(page, args.html, replace=args.force)
+    return Outcome(0, f"wrote {path}", {"path": str(path)})

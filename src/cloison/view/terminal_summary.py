@@ -14,6 +14,7 @@ from cloison.view.pieces import visible
 
 if TYPE_CHECKING:
     from cloison.packing.planned import Planned
+    from cloison.packing.tokens import Tokens
     from cloison.store.packed import Packed
 
 __all__ = ["packed_summary", "planned_facts", "planned_summary"]
@@ -29,10 +30,11 @@ _KINDS = {
 }
 
 
-def packed_summary(packed: Packed) -> Group:
-    """Return the summary of a packed data set."""
+def packed_summary(packed: Packed, tokens: Tokens | None = None) -> Group:
+    """Return the summary of a packed data set; with what it was read from, where that is at hand."""
     m = packed.manifest
     rows = [
+        *(_source_rows(tokens) if tokens is not None else ()),
         ("blocks", f"{m.num_blocks:,} of {m.spec.capacity:,} tokens, in {_count(len(m.shards), 'file')}"),
         *_plan_rows(m.num_segments, m.utilization, m.padding_utilization, m.lower_bound, m.gap),
         ("mixed", _mixed(m.composition)),
@@ -57,6 +59,7 @@ def planned_summary(planned: Planned) -> Group:
     """Return the summary of what would be packed."""
     f = planned_facts(planned)
     rows = [
+        *_source_rows(planned.tokens),
         ("blocks", f"{f['num_blocks']:,} of {f['capacity']:,} tokens"),
         *_plan_rows(f["num_segments"], f["utilization"], f["padding_utilization"], f["lower_bound"], f["gap"]),
         ("mixed", _mixed(f["composition"])),
@@ -82,6 +85,15 @@ def planned_facts(planned: Planned) -> dict[str, Any]:
         "composition": plan.composition.to_dict(),
         "ledger": planned.ledger.to_dict(),
     }
+
+
+def _source_rows(tokens: Tokens) -> list[tuple[str, str]]:
+    rows = [("read", visible(line)) for line in tokens.described.splitlines()]
+    if not tokens.made:
+        rows.append(("", "tokens of an earlier run, nothing tokenised again"))
+    for skip in tokens.skipped[:3]:
+        rows.append(("skipped", visible(" ".join(skip["error"][part] for part in ("asked", "found")))))
+    return rows
 
 
 def _plan_rows(segments: int, full: float, padded: float, bound: int, gap: float) -> list[tuple[str, str]]:
