@@ -53,8 +53,6 @@ class Result:
 
 def dialogs(configuration: Configuration) -> tuple[list[list[Sample]], list[Sample]]:
     """Return the trained samples of each function, and the held-out ones: a question, and the start of its docstring."""
-    from cloison.text.encode import encode
-
     found = {}
     for module, name, doc, _ in functions():
         answer = " ".join(doc.split())[: configuration.answer_characters].strip()
@@ -63,12 +61,30 @@ def dialogs(configuration: Configuration) -> tuple[list[list[Sample]], list[Samp
     names = list(found)
     picked = [names[int(index * len(names) / configuration.functions)] for index in range(configuration.functions)]
 
-    def sample(question: str, name: str) -> Sample:
-        turns = [{"role": "user", "content": question.format(name)}, {"role": "assistant", "content": found[name]}]
-        return encode({"messages": turns}, str(TOKENIZER), train_on="assistant")
+    questions = [*configuration.phrasings, configuration.held_out]
+    asked = [(question.format(name), found[name]) for name in picked for question in questions]
+    samples = _encoded(asked)
+    groups = [samples[start : start + len(questions)] for start in range(0, len(samples), len(questions))]
+    return [group[:-1] for group in groups], [group[-1] for group in groups]
 
-    trained = [[sample(question, name) for question in configuration.phrasings] for name in picked]
-    return trained, [sample(configuration.held_out, name) for name in picked]
+
+def _encoded(asked: Sequence[tuple[str, str]]) -> list[Sample]:
+    from cloison.spec import PackSpec
+    from cloison.text.encode import Encoded, Encoder
+    from cloison.text.targets import labels
+
+    records = [{"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]} for q, a in asked]
+    encoder = Encoder(str(TOKENIZER), PackSpec(capacity=1))
+    try:
+        done = encoder.encode_batch(records)
+    finally:
+        encoder.close()
+    out = []
+    for record in done:
+        if not isinstance(record, Encoded):
+            raise record
+        out.append(Sample(record.input_ids, *labels(record.input_ids, record.spans, record.shape, "assistant")))
+    return out
 
 
 def steps_of(trained: list[list[Sample]], run: Run, configuration: Configuration) -> Iterator[list[Sample]]:
