@@ -1,0 +1,199 @@
+"""Substitution: while a real training step runs, the logits (or the last hidden state) are tensors of our own making.
+
+The loss cannot tell. What it does to them, its gradient says. Three places are held at once, and the one whose gradient comes
+back is read: the output of the head, the output of the base model (for fused and chunked losses, which never call the head),
+and the output of the whole model (for models that name neither).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cloison.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+__all__ = ["Held", "Site", "core", "sites", "substituted"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a model's logits come from.
+
+    Attributes:
+        top: the model without its wrappers (DDP, FSDP, compile, PEFT).
+        base: the module whose output is the last hidden state, or None.
+        head: the module that makes logits of it, or None.
+    """
+
+    top: nn.Module
+    base: nn.Module | None
+    head: nn.Module | None
+
+
+@dataclass
+class Held:
+    """What was put in place of the model's own tensors during one step, and what was seen on the way.
+
+    Attributes:
+        logits: leaves [rows, tokens, vocabulary] that stood for the head's output, a call each.
+        hidden: leaves [rows, tokens, width] that stood for the base model's output.
+        outputs: leaves that stood for the logits in the model's output, where neither of the others fired.
+        final: the logits that the model returned while a leaf stood in (scaled and capped as the model does), or None.
+        calls: the keyword arguments of each call of the model.
+    """
+
+    logits: list[Tensor] = field(default_factory=list)
+    hidden: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    final: list[Tensor] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+
+def core(model: Any) -> nn.Module:
+    """Return the model inside its wrappers: ``.module`` (DDP, FSDP, DataParallel), ``._orig_mod`` (compile), PEFT."""
+    import torch
+
+    while True:
+        inner = next((getattr(model, name, None) for name in ("module", "_orig_mod") if _is_module(model, name)), None)
+        if inner is None and hasattr(model, "get_base_model") and hasattr(model, "peft_config"):
+            inner = model.get_base_model()
+        if inner is None or inner is model:
+            break
+        model = inner
+    if not isinstance(model, torch.nn.Module):
+        raise InputError("this needs a torch module.", f"It got a {type(model).__name__}.", "Pass the model.")
+    return model
+
+
+def sites(model: Any) -> Site:
+    """Return the `Site` of ``model``, found by the names that Hugging Face models give their parts."""
+    import torch
+
+    top = core(model)
+    base = getattr(top, "base_model", None)
+    base = base if isinstance(base, torch.nn.Module) and base is not top else None
+    head = None
+    if hasattr(top, "get_output_embeddings"):
+        try:
+            head = top.get_output_embeddings()
+        except (NotImplementedError, AttributeError):
+            head = None
+    return Site(top, base, head if isinstance(head, torch.nn.Module) else None)
+
+
+@contextmanager
+def substituted(
+    site: Site, tokens: tuple[int, int], seed: int | None = None, spread: float = 1.0, graph: bool = False
+) -> Iterator[Held]:
+    """Hold a leaf in each place of ``site`` for the steps that run inside.
+
+    Args:
+        tokens: (rows, tokens) of the batch; a head that sees other rows (a loss that selects them first) is left alone, and
+            the hidden states before it are read instead.
+        seed: None for zeros; else normal numbers of this seed and standard deviation ``spread``, not equal in a row.
+        graph: build the model's own graph too (for losses beside the logits). Without it the graph begins at the leaves, so
+            that a step costs a forward and no memory for activations.
+    """
+    import torch
+
+    held = Held()
+
+    def leaf(like: Tensor) -> Tensor:
+        if seed is None:
+            made = torch.zeros_like(like, requires_grad=False)
+        else:
+            generator = torch.Generator(device=like.device).manual_seed(seed)
+            drawn = torch.randn(like.shape, generator=generator, device=like.device, dtype=torch.float32)
+            made = (drawn * spread).to(like.dtype)
+        torch.set_grad_enabled(True)  # the step runs without a graph up to here
+        return made.requires_grad_(True)
+
+    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        named = dict(kwargs)
+        if args and "input_ids" not in named:
+            named["input_ids"] = args[0]
+        held.calls.append(named)
+
+    def hidden(_: nn.Module, __: Any, output: Any) -> Any:
+        state = _first(output, "last_hidden_state")
+        if state is None or state.dim() != 3:
+            return None
+        held.hidden.append(leaf(state))
+        return _with(output, "last_hidden_state", held.hidden[-1])
+
+    def logits(_: nn.Module, __: Any, output: Any) -> Any:
+        if not isinstance(output, torch.Tensor) or output.dim() != 3 or not _same_rows(output, tokens):
+            return None
+        held.logits.append(leaf(output))
+        return held.logits[-1]
+
+    def whole(_: nn.Module, __: Any, output: Any) -> Any:
+        found = _first(output, "logits")
+        if found is None or found.dim() != 3:
+            return None
+        if held.logits or held.hidden:
+            held.final.append(found)
+            return None
+        held.outputs.append(leaf(found))
+        return _with(output, "logits", held.outputs[-1])
+
+    hooks = [site.top.register_forward_pre_hook(before, with_kwargs=True, prepend=True)]
+    hooks.append(site.top.register_forward_hook(whole))
+    if site.base is not None:
+        hooks.append(site.base.register_forward_hook(hidden))
+    if site.head is not None:
+        hooks.append(site.head.register_forward_hook(logits))
+    try:
+        with torch.set_grad_enabled(graph):
+            yield held
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _same_rows(output: Tensor, tokens: tuple[int, int]) -> bool:
+    return output.shape[0] == tokens[0] and output.shape[1] >= tokens[1]
+
+
+def _is_module(model: Any, name: str) -> bool:
+    import torch
+
+    return isinstance(getattr(model, name, None), torch.nn.Module)
+
+
+def _first(output: Any, name: str) -> Any:
+    """Return the float tensor that ``output`` calls ``name``, or itself, or its first entry; None where there is none."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        value: Any = output
+    elif isinstance(output, Mapping) or hasattr(output, name):
+        value = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+    elif isinstance(output, (tuple, list)) and output:
+        value = next((entry for entry in output if isinstance(entry, torch.Tensor) and entry.dim() == 3), None)
+    else:
+        value = None
+    return value if isinstance(value, torch.Tensor) and value.is_floating_point() else None
+
+
+def _with(output: Any, name: str, value: Tensor) -> Any:
+    """Return ``output`` with ``value`` in the place where `_first` found ``name``."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        return value
+    if isinstance(output, tuple) and not hasattr(output, "_fields"):
+        at = next(i for i, entry in enumerate(output) if isinstance(entry, torch.Tensor) and entry.dim() == 3)
+        return (*output[:at], value, *output[at + 1 :])
+    changed = copy.copy(output)
+    if isinstance(changed, Mapping):
+        changed[name] = value  # type: ignore[index]
+    else:
+        setattr(changed, name, value)
+    return changed

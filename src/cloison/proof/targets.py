@@ -1,0 +1,371 @@
+"""What a loss trains, read from the loss itself: position, target token and weight, by substitution. No trust in label code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cloison.errors import InputError
+from cloison.proof.fit import NOTHING, Fit, Shape, from_hidden, from_logits, shape_from_hidden, shape_from_logits
+from cloison.proof.substitution import Held, Site, core, sites, substituted
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["LossShape", "Reading", "read_step", "read_targets"]
+
+Step = Callable[[], Any]
+"""Runs one training step up to the loss that would go to ``backward``, and returns it; no backward, no optimizer."""
+
+_SHAPE_ROWS = 128
+"""Trained rows that the second probe looks at to name the loss."""
+
+_SPREAD = 1.5
+"""The standard deviation of the logits of the second probe."""
+
+NO_LOSS_KEYS = ("labels", "shift_labels", "num_items_in_batch", "fused_lm_head", "logits_to_keep", "num_logits_to_keep")
+"""Arguments of a call that ask for a loss, or for fewer logits."""
+
+
+@dataclass(frozen=True)
+class LossShape:
+    """What kind of loss it is.
+
+    Attributes:
+        name: "cross entropy", "label smoothing", "z-loss", "label smoothing and z-loss", "confidence-weighted", "soft targets"
+            or "other".
+        smoothing: the share of the weight that goes to all tokens alike.
+        z: the coefficient of log-partition squared.
+        terms: in words what there is beside, as an auxiliary loss that does not go through the logits.
+    """
+
+    name: str = "cross entropy"
+    smoothing: float = 0.0
+    z: float = 0.0
+    terms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What the loss of one micro-batch trains. Row b, position i predicts ``tokens[b, i]``, wherever that token came from.
+
+    Attributes:
+        tokens: int64 [B, T], the target token that position i is pulled to, -1 where it trains nothing.
+        weights: float64 [B, T], its weight in the loss as it goes to ``backward`` (a mean over n targets gives 1 / n each),
+            smoothing and logit scale taken out.
+        runners_up: float64 [B, T], the share of the gradient that a single target does not explain.
+        ties: int64 [B, T], further tokens that cannot be told from the target (identical rows of the head).
+        place: "logits", "hidden" or "output": what was substituted.
+        shape: what kind of loss it is.
+        precision: the machine epsilon of what was read.
+        auxiliary: float64 [B, T], the gradient (a norm a position) of losses that do not go through the logits, or None where
+            there is none.
+        calls: the keyword arguments of the model's calls during the step.
+    """
+
+    tokens: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float64]
+    runners_up: npt.NDArray[np.float64]
+    ties: npt.NDArray[np.int64]
+    place: str
+    shape: LossShape
+    precision: float
+    auxiliary: npt.NDArray[np.float64] | None = None
+    calls: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+
+    @property
+    def num_targets(self) -> int:
+        """Positions that train something."""
+        return int((self.tokens != NOTHING).sum())
+
+
+def read_targets(
+    model: Any,
+    batch: Mapping[str, Any],
+    loss: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    *,
+    seed: int = 0,
+) -> Reading:
+    """Return what the real loss trains of ``batch``.
+
+    Args:
+        model: a torch module (wrapped or not), called with the batch as keywords.
+        loss: from (output of the model, batch) to the loss; left out, the model's own (``.loss`` of its output).
+
+    Raises:
+        InputError: no loss comes, or one that no logits and no hidden state have a part in.
+
+    The weights, gradients and random states of the model are left as they were. Cost: three forwards.
+
+    >>> from cloison.proof.tiny import tiny_model
+    >>> import torch
+    >>> model, config = tiny_model("llama")
+    >>> ids = torch.tensor([[11, 12, 13, 21, 22]])
+    >>> read_targets(model, {"input_ids": ids, "labels": torch.tensor([[-100, 12, 13, -100, 22]])}).tokens.tolist()
+    [[12, 13, -1, 22, -1]]
+    """
+    from cloison.proof.traceless import all_of, random_state, restored
+
+    ids = batch.get("input_ids")
+    if ids is None:
+        raise InputError("targets are read from a batch with input_ids.", f"It has {', '.join(batch)}.", "Add them.")
+
+    def step() -> Any:
+        if loss is None:
+            output = model(**batch)
+            found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        else:
+            passed = {key: value for key, value in batch.items() if key not in NO_LOSS_KEYS}
+            found = loss(model(**passed), batch)
+        return found
+
+    with all_of(random_state(), restored(core(model))):
+        return read_step(step, sites(model), (int(ids.shape[0]), int(ids.shape[1])), seed=seed)
+
+
+def read_step(step: Step, site: Site, tokens: tuple[int, int], *, seed: int = 0, shape: bool = True) -> Reading:
+    """Return what ``step`` trains. ``tokens`` is (B, T) of its batch; ``shape=False`` saves the probes that name the loss."""
+    import torch
+
+    with substituted(site, tokens) as held:
+        loss = _scalar(step())
+        place, leaf, grad = _reached(loss, held)
+    fit, head = _fitted(site, held, place, leaf, grad, tokens)
+    reading = Reading(
+        _rows(fit.tokens, grad, tokens, NOTHING),
+        _rows(fit.weights, grad, tokens, 0.0),
+        _rows(fit.runners_up, grad, tokens, 0.0),
+        _rows(fit.ties, grad, tokens, 0),
+        place,
+        LossShape(),
+        float(torch.finfo(leaf.dtype).eps),
+        calls=tuple(held.calls),
+    )
+    if not shape or not reading.num_targets or not np.isfinite(fit.weights).all():
+        return reading
+    named = _named(step, site, tokens, seed, place, fit, head, reading.precision)
+    auxiliary = _auxiliary(step, site, tokens, held)
+    if auxiliary is not None:
+        named = replace(named, terms=("an auxiliary loss beside the logits (routers)",))
+    return replace(reading, shape=named, weights=reading.weights / (1 - named.smoothing), auxiliary=auxiliary)
+
+
+def _scalar(loss: Any) -> Tensor:
+    import torch
+
+    if not isinstance(loss, torch.Tensor):
+        raise InputError(
+            "the training step must give a loss.",
+            f"It gave {type(loss).__name__}.",
+            "Pass labels in the batch, or loss=, a function of (output, batch).",
+        )
+    if not loss.requires_grad:
+        raise InputError(
+            "the loss must depend on the model's output.",
+            "It carries no gradient (detached, computed without one, or a constant).",
+            "Compute the loss from the logits with gradients on.",
+        )
+    return loss if loss.dim() == 0 else loss.sum()
+
+
+def _reached(loss: Tensor, held: Held) -> tuple[str, Tensor, Tensor]:
+    """Return the place, the leaf and the gradient of the substituted tensor that the loss depends on."""
+    import torch
+
+    for place, leaves in (("logits", held.logits), ("output", held.outputs), ("hidden", held.hidden)):
+        if not leaves:
+            continue
+        grads = torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)
+        for leaf, grad in zip(leaves, grads, strict=True):
+            if grad is not None:
+                return place, leaf, grad.detach()
+    raise InputError(
+        "the loss must come from the logits or the last hidden state.",
+        "Substituting both, the loss did not depend on either.",
+        "Pass a model whose base_model, output embeddings or output are where the loss reads from.",
+    )
+
+
+@dataclass(frozen=True)
+class _Head:
+    """From what was substituted to the logits of the loss: ``scale * (h @ weight.T) + bias``, or ``scale * logits``."""
+
+    scale: float
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+
+
+def _fitted(site: Site, held: Held, place: str, leaf: Tensor, grad: Tensor, tokens: tuple[int, int]) -> tuple[Fit, _Head]:
+    """Return the fit of the first probe, in the units of the loss's logits, and what lies between."""
+    flat = grad.reshape(-1, grad.shape[-1])
+    if place != "hidden":
+        scale = _scale_of_logits(held, leaf)
+        return from_logits(flat / scale), _Head(scale)
+    weight = _head_weight(site)
+    scale, bias = _calibrated(site, held, tokens, weight)
+    return from_hidden(flat / scale, weight, bias), _Head(scale, weight, bias)
+
+
+def _scale_of_logits(held: Held, leaf: Tensor) -> float:
+    """Return what the model multiplies its head's output with, where its output shows the product."""
+    import torch
+
+    for final in held.final:
+        if final.shape == leaf.shape and final.requires_grad and final is not leaf:
+            slope = torch.autograd.grad(final[0, 0].sum(), leaf, allow_unused=True, retain_graph=True)[0]
+            if slope is not None:
+                found = float(slope[0, 0].double().mean())
+                return found if np.isfinite(found) and found else 1.0
+    return 1.0
+
+
+def _head_weight(site: Site) -> Tensor:
+    weight = getattr(site.head, "weight", None)
+    if weight is None:
+        raise InputError(
+            "a loss that never shows logits is read through the head's weight.",
+            "The model names no head with a weight (get_output_embeddings).",
+            "Define get_output_embeddings, or compute the logits.",
+        )
+    whole: Tensor = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+    if whole.dim() != 2:
+        raise InputError(
+            "the head's weight must be whole on this rank.",
+            f"It is a shard of shape {list(whole.shape)}.",
+            "Shard with FSDP2 (DTensor), or audit before sharding.",
+        )
+    return whole.detach()
+
+
+def _calibrated(site: Site, held: Held, tokens: tuple[int, int], weight: Tensor) -> tuple[float, Tensor | None]:
+    """Return (scale, bias) from head output to the logits of the loss, from one plain forward at hidden states of zero."""
+    import torch
+
+    call = {key: value for key, value in held.calls[-1].items() if key not in NO_LOSS_KEYS}
+    bias = getattr(site.head, "bias", None)
+    try:
+        with substituted(replace(site, head=None), tokens) as again:
+            site.top(**call)
+            final, leaf = again.final[-1], again.hidden[-1]
+            slope = torch.autograd.grad(final[0, 0].sum(), leaf)[0][0, 0].double()
+    except Exception:
+        return 1.0, None if bias is None else bias.detach()
+    total = weight.sum(0).double()
+    scale = float((slope @ total) / (total @ total))
+    return (scale if np.isfinite(scale) and scale else 1.0), None if bias is None else final.detach()[0, 0]
+
+
+def _named(
+    step: Step,
+    site: Site,
+    tokens: tuple[int, int],
+    seed: int,
+    place: str,
+    fit: Fit,
+    head: _Head,
+    precision: float,
+) -> LossShape:
+    """Return the kind of loss, from a second probe at logits that differ."""
+    import torch
+
+    trained = np.flatnonzero(fit.tokens != NOTHING)
+    rows = trained[np.unique(np.linspace(0, trained.size - 1, _SHAPE_ROWS).astype(np.int64))]
+    if float(np.median(fit.runners_up[rows])) > 0.2:
+        return LossShape("soft targets")
+    spread = _SPREAD / abs(head.scale)
+    if head.weight is not None:
+        spread /= float(head.weight.float().norm(dim=1).mean().clamp_min(1e-9))
+    with substituted(site, tokens, seed=seed + 1, spread=spread) as held:
+        loss = _scalar(step())
+        at, leaf, grad = _reached(loss, held)
+        if at != place:
+            return LossShape("other")
+        flat = grad.reshape(-1, grad.shape[-1])
+        values = leaf.detach().reshape(-1, leaf.shape[-1])
+        if place == "hidden":
+            assert head.weight is not None
+            found = shape_from_hidden(flat, values, head.weight, head.bias, head.scale, fit.tokens, rows)
+        else:
+            final = next((f for f in held.final if f.shape == leaf.shape and f.requires_grad), None)
+            if final is not None:
+                slope = torch.autograd.grad(final.sum(), leaf, allow_unused=True)[0]
+                if slope is not None:
+                    safe = torch.where(slope == 0, torch.ones_like(slope), slope)
+                    flat = (grad / safe).reshape(-1, grad.shape[-1])
+                    values = final.detach().reshape(-1, leaf.shape[-1])
+            found = shape_from_logits(flat, values, fit.tokens, rows)
+    return _classified(found, fit.weights[rows], precision)
+
+
+def _classified(shape: Shape, weights: npt.NDArray[np.float64], precision: float) -> LossShape:
+    """Return what the coefficients say; ``weights`` are those of the first probe."""
+    tolerance = max(2e-3, 8 * precision)
+    spread = -shape.constant * shape.vocab_size
+    whole = -shape.target + spread
+    with np.errstate(divide="ignore", invalid="ignore"):
+        smoothing = float(np.median(spread / whole))
+        z = float(np.median((shape.softmax / whole - 1) / (2 * shape.log_partition)))
+        ratio = -shape.target / weights
+    if float(np.median(shape.misfit)) > 0.05:
+        return LossShape("other")
+    level = float(np.median(ratio))
+    confident = level == 0 or float(np.quantile(np.abs(ratio / level - 1), 0.9)) > max(0.02, 8 * precision)
+    if confident or abs(level - 1) > 0.1:
+        return LossShape("confidence-weighted")
+    smooth, squared = abs(smoothing) > tolerance, abs(z) > tolerance / 10
+    if not smooth and not squared:
+        return LossShape()
+    name = " and ".join(n for n, on in (("label smoothing", smooth), ("z-loss", squared)) if on)
+    return LossShape(name, smoothing if smooth else 0.0, z if squared else 0.0)
+
+
+def _auxiliary(step: Step, site: Site, tokens: tuple[int, int], held: Held) -> npt.NDArray[np.float64] | None:
+    """Return how strongly each position is trained by losses beside the logits, where the model has routers.
+
+    With leaves in place of hidden states and logits, what the loss still asks of the input embeddings goes another way.
+    """
+    import torch
+
+    config: Any = getattr(site.top, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    asked = any(call.get("output_router_logits") for call in held.calls) or getattr(text, "output_router_logits", False)
+    get: Any = getattr(site.top, "get_input_embeddings", None)
+    embedding = get() if asked and get is not None else None
+    if embedding is None:
+        return None
+    seen: list[Tensor] = []
+
+    def keep(_: Any, __: Any, output: Any) -> Any:
+        if not isinstance(output, torch.Tensor):
+            return None
+        if not output.requires_grad:
+            output = output.detach().requires_grad_(True)
+        seen.append(output)
+        return output
+
+    hook = embedding.register_forward_hook(keep)
+    try:
+        with substituted(site, tokens, graph=True):
+            loss = _scalar(step())
+            grad = torch.autograd.grad(loss, seen[:1], allow_unused=True)[0] if seen else None
+    finally:
+        hook.remove()
+    if grad is None or grad.dim() != 3:
+        return None
+    return _rows(grad.double().norm(dim=2).reshape(-1).cpu().numpy(), grad, tokens, 0.0)
+
+
+def _rows(flat: npt.NDArray[Any], grad: Tensor, tokens: tuple[int, int], fill: float) -> npt.NDArray[Any]:
+    """Return ``flat`` as [B, T]: virtual tokens before the batch's own are cut, positions that never reached are filled."""
+    found = flat.reshape(grad.shape[0], grad.shape[1])
+    rows, width = tokens
+    out = np.full((rows, width), fill, flat.dtype)
+    if found.shape[1] >= width:
+        out[:] = found[:, found.shape[1] - width :]
+    else:
+        out[:, : found.shape[1]] = found
+    return out
