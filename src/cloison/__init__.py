@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from cloison.packing.memory import unpack as unpack
     from cloison.planning.planner import plan as plan
     from cloison.planning.plans import Plan as Plan
+    from cloison.proof.report import Verdict as Verdict
+    from cloison.proof.report import VerifyReport as VerifyReport
+    from cloison.proof.verify import verify as verify
     from cloison.samples import Sample as Sample
     from cloison.segments import Segments as Segments
     from cloison.spec import PackSpec as PackSpec
@@ -45,6 +48,8 @@ _HOMES = {
     "Plan": "planning.plans",
     "Sample": "samples",
     "Segments": "segments",
+    "Verdict": "proof.report",
+    "VerifyReport": "proof.report",
     "check": "checking.check",
     "check_batch": "checking.batch",
     "collate": "forms.hf",
@@ -54,6 +59,7 @@ _HOMES = {
     "pack_samples": "packing.memory",
     "plan": "planning.planner",
     "unpack": "packing.memory",
+    "verify": "proof.verify",
 }
 """Public name to the module that defines it."""
 

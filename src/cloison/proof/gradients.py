@@ -1,7 +1,7 @@
 """Isolation of the backward: the gradient of one segment's outputs to the input embeddings of the others is exactly zero.
 
-Perturbation sees every dependence of the forward, hard selections and detached paths too; it cannot see a backward that is wrong.
-The gradient sees that and no hard selection. So both are run.
+Perturbation sees every dependence of the forward, hard selections and detached paths too; it cannot see a wrong backward. The
+gradient sees that and no hard selection. So both are run.
 """
 
 from __future__ import annotations

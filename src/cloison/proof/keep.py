@@ -39,12 +39,12 @@ def dropout_of(module: nn.Module | None) -> float:
     """Return the largest dropout (or jitter, or layer drop) rate that ``module`` and its configuration name."""
     if module is None:
         return 0.0
-    rates = [
-        float(m.p)
-        for m in module.modules()
-        if type(m).__name__.endswith(("Dropout", "Dropout1d", "Dropout2d")) and isinstance(getattr(m, "p", None), (int, float))
-    ]
-    config = getattr(module, "config", None)
+    rates: list[float] = []
+    for inner in module.modules():
+        rate: Any = getattr(inner, "p", None)
+        if "Dropout" in type(inner).__name__ and isinstance(rate, (int, float)):
+            rates.append(float(rate))
+    config: Any = getattr(module, "config", None)
     plain = config.to_dict() if hasattr(config, "to_dict") else {}
     nested = plain.get("text_config")
     for fields in (plain, nested if isinstance(nested, dict) else {}):

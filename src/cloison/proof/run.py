@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,7 +57,8 @@ class Subject:
         single: block of one segment to the batch of that sample alone, not packed.
         call_single: batch of a sample alone to the model's output.
         name: for reports.
-        ordered: whether outputs come in packed row order whatever the batch looks like, as an Adapter's do.
+        retarget: gives the same subject over another module (a copy in another dtype), or None where that cannot be done.
+        packs: whether it runs packed blocks; a copy of the module inside an Adapter only runs samples alone.
     """
 
     call: Callable[[Batch], Any]
@@ -66,21 +67,22 @@ class Subject:
     single: Callable[[Block], Batch]
     call_single: Callable[[Batch], Any]
     name: str
-    ordered: bool = False
+    retarget: Callable[[nn.Module], Subject] | None = None
+    packs: bool = True
 
     def run(self, blocks: Sequence[Block]) -> Outputs:
         """Return the outputs of ``blocks`` packed as the user packs them."""
-        return self._outputs(self.call, self.collate(blocks), blocks, self.ordered)
+        return self._outputs(self.call, self.collate(blocks), blocks)
 
     def run_alone(self, block: Block) -> Outputs:
         """Return the outputs of a block of one segment, not packed at all: ids in a row of their own."""
-        return self._outputs(self.call_single, self.single(block), [block], False)
+        return self._outputs(self.call_single, self.single(block), [block])
 
     def run_batch(self, batch: Batch, blocks: Sequence[Block]) -> Outputs:
         """Return the outputs of a batch that holds ``blocks``, made by someone else."""
-        return self._outputs(self.call, batch, blocks, self.ordered)
+        return self._outputs(self.call, batch, blocks)
 
-    def _outputs(self, call: Callable[[Batch], Any], batch: Batch, blocks: Sequence[Block], ordered: bool) -> Outputs:
+    def _outputs(self, call: Callable[[Batch], Any], batch: Batch, blocks: Sequence[Block]) -> Outputs:
         batch = on_device(batch, self.module)
         head = _head(self.module)
         seen: list[Tensor] = []
@@ -91,7 +93,7 @@ class Subject:
             if hook is not None:
                 hook.remove()
         logits = logits_of(output)
-        at = None if ordered else places(batch, blocks)
+        at = places(batch, blocks)
         tokens = sum(lengths_of(blocks))
         hidden = seen[-1] if seen and seen[-1].shape[:-1] == logits.shape[:-1] else None
         return Outputs(_packed(logits, at, tokens), None if hidden is None else _packed(hidden, at, tokens), batch, at)
@@ -117,19 +119,29 @@ def subject(
         raise InputError("verify takes a module, a callable or an Adapter.", f"It got a {type(model).__name__}.", "Pass one.")
     name = type(model).__name__ if not inspect.isfunction(model) else model.__name__
     if isinstance(model, torch.nn.Module):
-        call = _caller(model)
-        return Subject(call, collate or _default_collate(), model, alone or _single(_keywords(model.forward)), call, name)
+        return _of_module(model, collate or _default_collate(), alone or _single(_keywords(model.forward)), name)
     if hasattr(model, "collate"):
-        module = model.model if isinstance(getattr(model, "model", None), torch.nn.Module) else None
         own = collate or model.collate
         call = _caller(model)
-        if module is None:
-            return Subject(call, own, None, alone or (lambda block: own([block])), call, name, True)
-        return Subject(call, own, module, alone or _single(_keywords(module.forward)), _caller(module), name, True)
+        if not isinstance(getattr(model, "model", None), torch.nn.Module):
+            return Subject(call, own, None, alone or (lambda block: own([block])), call, name)
+        inner = _of_module(model.model, own, alone or _single(_keywords(model.model.forward)), name)
+        return replace(inner, call=call, retarget=lambda other: replace(_retargeted(inner, other), packs=False))
     if collate is None:
         raise InputError("a callable needs collate=.", "It was left out.", "Pass the function from blocks to its batch.")
     module = next((value for value in getattr(model, "__dict__", {}).values() if isinstance(value, torch.nn.Module)), None)
     return Subject(model, collate, module, alone or (lambda block: collate([block])), model, name)
+
+
+def _of_module(
+    module: nn.Module, collate: Callable[[Sequence[Block]], Batch], single: Callable[[Block], Batch], name: str
+) -> Subject:
+    call = _caller(module)
+    return Subject(call, collate, module, single, call, name, retarget=lambda other: _of_module(other, collate, single, name))
+
+
+def _retargeted(subject: Subject, other: nn.Module) -> Subject:
+    return _of_module(other, subject.collate, subject.single, subject.name)
 
 
 def logits_of(output: Any) -> Tensor:

@@ -1,0 +1,217 @@
+"""verify: every experiment on one set-up, each with its own verdict, and a model that is afterwards as it was before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cloison.blocks import Block
+from cloison.errors import InputError, require
+from cloison.findings import Finding
+from cloison.proof import verdicts as say
+from cloison.proof.blocks import lengths_of, synthetic, vocabulary
+from cloison.proof.certificate import certificate
+from cloison.proof.equality import Equality, equality, twin_of
+from cloison.proof.gradients import gradient_influence
+from cloison.proof.isolation import Influence, influence, look_ahead
+from cloison.proof.keep import kept
+from cloison.proof.mismatches import Mismatch, classify
+from cloison.proof.positions import positions
+from cloison.proof.remedies import remedy
+from cloison.proof.report import VerifyReport
+from cloison.proof.run import subject
+from cloison.proof.setup import FAILURES, Setup, coupling, where
+from cloison.proof.tracing import Place
+
+__all__ = ["verify"]
+
+
+def verify(
+    model: Any,
+    blocks: Sequence[Block] | None = None,
+    *,
+    collate: Callable[[Sequence[Block]], Mapping[str, Any]] | None = None,
+    loss: Callable[..., Any] | None = None,
+    alone: Callable[[Block], Mapping[str, Any]] | None = None,
+    seed: int = 0,
+    bidirectional: bool = False,
+    gradients: bool = True,
+    fix: bool = True,
+) -> VerifyReport:
+    """Return what experiments say of ``model`` on packed blocks, a verdict each.
+
+    They are isolation, where a leak enters, look-ahead inside a sample, gradients, equality, positions and targets.
+
+    The model is left as it was: mode, weights, buffers, hooks and every random state. A model in training mode with dropout is
+    measured in eval mode, and a note says so. The report is the same for the same seed.
+
+    Args:
+        model: a torch module (called with the batch as keywords, without labels), a callable from batch to logits, or an
+            Adapter.
+        blocks: what to pack; all of them go into one batch. None: synthetic blocks of awkward lengths.
+        collate: blocks to the batch, the way in which the user signals packing; None: an Adapter's own, else `cloison.collate`.
+        loss: see `proof.targets`; None: the targets are not tested.
+        alone: a block of one segment to the batch of that sample alone; None: the bare ids (for a callable: ``collate``).
+        seed: of everything drawn.
+        bidirectional: whether the model may look ahead inside a segment.
+        gradients: run backwards too.
+        fix: where something is wrong, try other signals until one is exact, and say which.
+
+    Returns:
+        A `VerifyReport`; what could not be tested is a verdict too ("not tested", with the reason).
+
+    Raises:
+        InputError: no callable, a callable without ``collate``, or no blocks.
+        MissingDependencyError: torch is not installed.
+
+    Cost: about 12 + 4 * log2 segments packed forwards and two alone for each segment; a model below 64 million parameters is
+    copied in float64. Memory: the outputs of a few forwards.
+
+    >>> from cloison.proof.tiny import tiny_model
+    >>> model, config = tiny_model("llama")
+    >>> verify(model).ok
+    True
+    """
+    require("torch", "hf")
+    tested = subject(model, collate, alone)
+    config = getattr(tested.module, "config", None)
+    given = list(synthetic(config, seed=seed) if blocks is None else blocks)
+    if not given or not sum(lengths_of(given)):
+        raise InputError("verify needs blocks with tokens.", f"It got {len(given)}.", "Pass blocks, or leave them out.")
+    ids = vocabulary(config) if blocks is None else _ids_of(given, config)
+    with kept(tested.module) as notes:
+        setup = Setup(tested, given, ids, seed, notes)
+        said, matrix = _experiments(setup, bidirectional, gradients, fix)
+        said.append(_targets(setup, model, loss))
+        verdicts = [verdict for verdict, _ in said]
+        stated = certificate(tested, given, _batch(setup), verdicts, seed)
+    findings = [finding for _, found in said for finding in found] + say.notes_said(notes)
+    return VerifyReport(tuple(verdicts), tuple(findings), matrix, stated)
+
+
+def _experiments(setup: Setup, bidirectional: bool, gradients: bool, fix: bool) -> tuple[list[Any], Any]:
+    """Run everything but the targets. Samples alone come first: a model that remembers must not have seen a packed row yet."""
+    import torch
+
+    with torch.no_grad():
+        equal = _tried(
+            lambda: equality(setup.subject, setup.blocks, twin=twin_of(setup.subject), gradients=gradients, run=setup.wrap)
+        )
+        several = len(lengths_of(setup.blocks)) > 1
+        moved = _tried(lambda: influence(setup.logits, setup.blocks, setup.ids, seed=setup.seed)) if several else None
+        place, coupled = None, ""
+        if isinstance(moved, Influence) and not moved.isolated:
+            found = _tried(lambda: where(setup, moved))
+            place = found if isinstance(found, Place) else None
+            rounding = equal.allowed if isinstance(equal, Equality) and equal.equal else None
+            control = _tried(lambda: coupling(setup, moved, place, rounding))
+            coupled = control if isinstance(control, str) else ""
+        ahead = _tried(lambda: look_ahead(setup.logits, setup.blocks, setup.ids, seed=setup.seed))
+    leaks = isinstance(moved, Influence) and not moved.isolated and not coupled
+    back = _tried(lambda: gradient_influence(setup.subject, setup.run, setup.blocks)) if gradients and several else None
+    mismatch = None
+    with torch.no_grad():
+        if isinstance(equal, Equality) and not equal.equal and not leaks:
+            kind = _tried(lambda: classify(setup, equal))
+            mismatch = kind if isinstance(kind, Mismatch) else None
+        wrong = leaks or mismatch is not None or isinstance(moved, Exception) or isinstance(equal, Exception)
+        mend = _mend(setup, equal) if fix and wrong else ""
+        noise = max(equal.allowed, 1e-12) if isinstance(equal, Equality) else 1e-4
+        known = _tried(lambda: positions(setup.subject, setup.blocks, noise=noise, run=setup.wrap))
+    return list(_said(setup, equal, moved, place, coupled, ahead, back, mismatch, mend, known, bidirectional, gradients)), (
+        moved.matrix if isinstance(moved, Influence) else None
+    )
+
+
+def _said(
+    setup: Setup,
+    equal: Any,
+    moved: Any,
+    place: Place | None,
+    coupled: str,
+    ahead: Any,
+    back: Any,
+    mismatch: Mismatch | None,
+    mend: str,
+    known: Any,
+    bidirectional: bool,
+    gradients: bool,
+) -> Iterator[tuple[Any, list[Finding]]]:
+    leaks = isinstance(moved, Influence) and not moved.isolated and not coupled
+    threshold = moved.threshold if isinstance(moved, Influence) else 0.0
+    if moved is None:
+        yield say.not_tested("isolation", "there is only one segment")
+    elif isinstance(moved, Exception):
+        yield say.failed("isolation", moved, mend)
+    else:
+        yield say.isolation_said(moved, coupled, place, mend)
+    if leaks:
+        yield say.where_said(place, "the modules could not be watched")
+    if isinstance(ahead, Exception):
+        yield say.not_tested("look-ahead", _first(ahead))
+    else:
+        yield say.look_ahead_said(ahead[0], ahead[1], threshold, bidirectional)
+    if not gradients:
+        yield say.not_tested("gradients", "gradients=False")
+    elif back is None:
+        yield say.not_tested("gradients", "there is only one segment")
+    elif isinstance(back, Exception):
+        yield say.not_tested("gradients", _first(back))
+    else:
+        yield say.gradients_said(back, bidirectional, leaks, mend)
+    if isinstance(equal, Exception):
+        yield say.not_tested("equality", _first(equal)) if isinstance(moved, Exception) else say.failed("equality", equal, mend)
+    else:
+        yield say.equality_said(equal, mismatch, leaks, mend)
+    if isinstance(known, Exception):
+        yield say.not_tested("positions", _first(known))
+    else:
+        yield say.positions_said(known, equal.equal if isinstance(equal, Equality) else None)
+
+
+def _tried(call: Callable[[], Any]) -> Any:
+    """Return what ``call`` returns, or what it raised where a model's own code may raise that."""
+    try:
+        return call()
+    except FAILURES as error:
+        return error
+
+
+def _first(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:300]
+
+
+def _mend(setup: Setup, equal: Any) -> str:
+    if not isinstance(equal, Equality):
+        alone_only = _tried(
+            lambda: equality(setup.subject, setup.blocks, twin=None, gradients=False, run=setup.wrap, packed=False)
+        )
+        equal = alone_only
+    if not isinstance(equal, Equality) or equal.reference is None:
+        return ""
+    allowed = max(comparison.allowed for comparison in equal.comparisons if comparison.quantity.startswith("logits"))
+    said, exact = remedy(setup.subject, setup.blocks, setup.ids, equal.reference, allowed, setup.seed, setup.wrap)
+    return f"{said} (Tried here: exact.)" if exact else said
+
+
+def _batch(setup: Setup) -> Mapping[str, Any] | None:
+    made = _tried(lambda: setup.subject.collate(setup.blocks))
+    return made if isinstance(made, Mapping) else None
+
+
+def _targets(setup: Setup, model: Any, loss: Callable[..., Any] | None) -> Any:
+    if loss is None:
+        return say.not_tested("targets", "no loss= was given")
+    from importlib import import_module
+
+    tested = import_module("cloison.proof.targets").targets_said(setup, model, loss)
+    return tested
+
+
+def _ids_of(blocks: Sequence[Block], config: Any) -> npt.NDArray[np.int64]:
+    """Return the ids that occur in ``blocks``, or the vocabulary where they are too few to change anything."""
+    found = np.unique(np.concatenate([block.input_ids for block in blocks])).astype(np.int64)
+    return found if found.size >= 8 else vocabulary(config)
