@@ -304,7 +304,7 @@ def test_the_table_says_what_where_why_and_how_to_mend() -> None:
             "sample is trained to predict the first token of the next, which has nothing to do with it.",
             "        Fix: Set labels to -100 at the first token of every segment.",
             "not checked: samples twice or missing: there are no sample_ids",
-            "1 errors, 0 warnings",
+            "1 error",
         )
     )
 

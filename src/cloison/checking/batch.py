@@ -79,7 +79,9 @@ def check_batch(
     for mask in _wide_masks(batch):
         extra += _wide(mask, rows, shape)
     several = bool((np.diff(rows.segments.row_offsets) > 1).any())
-    by_positions = "position_ids" in cells and not _wide_masks(batch) and "attention_mask" not in cells
+    by_positions = (
+        "position_ids" in cells and "tokens" not in batch and not _wide_masks(batch) and "attention_mask" not in cells
+    )
     if several and by_positions and batch.get("use_cache") is not False:
         extra.append(Hit("cache_on", 1, 1))
     return inspection.finish("batch", extra)

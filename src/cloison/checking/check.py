@@ -15,7 +15,7 @@ from cloison.checking.inspection import Inspection, Piece
 from cloison.checking.known import Known, known_of
 from cloison.checking.report import CheckReport
 from cloison.checking.sources import data_files, pieces
-from cloison.errors import CloisonError, InputError
+from cloison.errors import InputError
 from cloison.ledger import GONE
 from cloison.store.files import file_sha256
 from cloison.store.manifest import MANIFEST, Manifest, read_manifest
@@ -111,14 +111,9 @@ def _samples(inspection: Inspection) -> list[Hit]:
 
 def _check_ours(path: Path, known: Known, convention: str | None, labels: str | None) -> CheckReport:
     manifest = read_manifest(path)
-    facts = manifest.tokenizer
-    known = replace(
-        known,
-        capacity=known.capacity or manifest.spec.capacity,
-        vocab_size=known.vocab_size or _number(facts, "vocab_size"),
-        eos_token_id=known.eos_token_id if known.eos_token_id is not None else _number(facts, "eos_token_id"),
-        bos_token_id=known.bos_token_id if known.bos_token_id is not None else _number(facts, "bos_token_id"),
-    )
+    eos = manifest.tokenizer.get("eos_id") if known.eos_token_id is None else known.eos_token_id
+    ends = tuple(dict.fromkeys((*(() if eos is None else (int(eos),)), *known.terminators)))
+    known = replace(known, capacity=known.capacity or manifest.spec.capacity, eos_token_id=eos, terminators=ends)
     inspection = Inspection(known, convention, labels, ours=True)
     extra: list[Hit] = []
     for shard in manifest.shards:
@@ -137,13 +132,9 @@ def _check_ours(path: Path, known: Known, convention: str | None, labels: str | 
     ):
         details = {"said": f"{said:,}", "held": f"{held:,}", "quantity": quantity, "variant": quantity}
         extra.append(Hit("manifest_disagrees", int(said != held), 1, details=details))
-    try:
-        manifest.ledger.verify()
-    except CloisonError as error:
-        extra.append(Hit("ledger_disagrees", 1, 1, details={"reason": str(error)}))
     if manifest.ledger.tokens_kept != totals.tokens:
         reason = f"it keeps {manifest.ledger.tokens_kept:,} tokens and the blocks hold {totals.tokens:,}"
-        extra.append(Hit("ledger_disagrees", 1, 1, details={"reason": reason, "variant": "kept"}))
+        extra.append(Hit("ledger_disagrees", 1, 1, details={"reason": reason}))
     extra += inspection.samples.hits(manifest.ledger.samples_in, _gone(manifest))
     return inspection.finish(
         str(path),
@@ -166,8 +157,3 @@ def _changed(file: Path, name: str, size_bytes: int, sha256: str) -> str:
 def _gone(manifest: Manifest) -> Any:
     entries = [entry.indices for kind, entry in manifest.ledger.entries.items() if kind in GONE]
     return np.concatenate(entries) if entries else np.zeros(0, np.int64)
-
-
-def _number(facts: Any, name: str) -> int | None:
-    value = facts.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

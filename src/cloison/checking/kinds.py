@@ -40,8 +40,8 @@ KINDS = MappingProxyType(
         ),
         "ledger_disagrees": Kind(
             "error",
-            "the ledger does not add up: {reason}",
-            "Samples or tokens were lost that no entry names.",
+            "the ledger does not describe the blocks: {reason}",
+            "Tokens were lost, or came in, that no entry names.",
             "Pack again into a new folder.",
         ),
         # ------------------------------------------------------------ boundaries

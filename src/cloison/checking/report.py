@@ -88,5 +88,6 @@ class CheckReport:
             lines.append("Nothing to report.")
         lines += [f"not checked: {reason}" for reason in self.not_checked]
         errors, warnings = len(self.kinds("error")), len(self.kinds("warning"))
-        lines.append("ok" if self.ok and not warnings else f"{errors} errors, {warnings} warnings")
+        summary = ", ".join(f"{n} {word}{'s' * (n != 1)}" for n, word in ((errors, "error"), (warnings, "warning")) if n)
+        lines.append(summary or "ok")
         return "\n".join(lines)

@@ -148,7 +148,7 @@ class SampleBook:
 
     def hits(self, expected: int | None = None, excused: npt.NDArray[np.int64] | None = None) -> Iterator[Hit]:
         """Yield samples that are twice there, and, of ``expected`` samples, those neither there nor ``excused`` (indices)."""
-        if not self.used:
+        if not self.used and expected is None:
             return
         if self._parts:
             ids, starts, lengths = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
