@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import cloison
-from tests.packing.corpus import chats, write_lines
+from tests.packing.corpus import chats, token_records, write_lines
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +24,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     for number in range(6):
         write_lines(folder / f"part-{number}.jsonl", chats(25, number))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def token_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of records that are token ids."""
+    folder = tmp_path_factory.mktemp("tokens")
+    for number in range(6):
+        write_lines(folder / f"part-{number}.jsonl", token_records(25, number))
     return folder
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["chats", "write_lines"]
+__all__ = ["chats", "token_records", "write_lines"]
 
 WORDS = "the quick brown fox jumps over a lazy dog and then some more of it until evening falls".split()  # noqa: SIM905
 
@@ -26,6 +26,18 @@ def chats(count: int, seed: int) -> list[dict[str, Any]]:
         for _ in range(random.integers(1, 4)):
             messages += [{"role": "user", "content": words()}, {"role": "assistant", "content": words()}]
         out.append({"messages": messages, "source": f"s{number % 3}", "score": float(random.integers(0, 9))})
+    return out
+
+
+def token_records(count: int, seed: int, longest: int = 40) -> list[dict[str, Any]]:
+    """Return ``count`` records of token ids with a completion mask."""
+    random = np.random.default_rng(seed)
+    out = []
+    for number in range(count):
+        size = int(random.integers(2, longest))
+        mask = [0] * (size // 2) + [1] * (size - size // 2)
+        ids = random.integers(0, 1000, size).tolist()
+        out.append({"input_ids": ids, "completion_mask": mask, "source": f"s{number % 3}"})
     return out
 
 

@@ -25,7 +25,7 @@ from cloison.packing.planned import Planned, plan_tokens
 from cloison.packing.tokens import Progress, Tokens, ensure_tokens
 from cloison.spec import PackSpec
 from cloison.store.columns import RESERVED
-from cloison.store.files import replacing
+from cloison.store.files import replacing, sweep
 from cloison.store.manifest import write_manifest
 from cloison.store.packed import Packed, open
 from cloison.store.shards import blocks_per_shard
@@ -160,8 +160,12 @@ def _fill_blocks(
     total = -(-len(plan) // size)
     records = {index: record for index in range(total) if (record := fill.finished(out, work, index)) is not None}
     todo = [{"index": index} for index in range(total) if index not in records]
-    for record in run_jobs(setup, todo, workers=workers, scratch=work):
-        records[record["index"]] = record
-        if progress:
-            progress("writing blocks", len(records), total)
+    try:
+        for record in run_jobs(setup, todo, workers=workers, scratch=work):
+            records[record["index"]] = record
+            if progress:
+                progress("writing blocks", len(records), total)
+    finally:
+        sweep(out, alone=True)  # of workers that had to leave
+        sweep(work, alone=True)
     return [records[index] for index in range(total)], kinds

@@ -138,15 +138,18 @@ def _fill(
         else:
             records[index] = record
     setup = {"step": "tokenise", "spec": spec.to_dict(), "folder": str(home), "on_error": on_error, "tokenizer": None}
-    if min(workers, len(todo)) > 1 and encoder.vocabulary is not None:
+    if min(workers, len(todo)) > 1 and encoder.vocabulary.backend is not None:
         encoder.save(home / "tokenizer")
         setup["tokenizer"] = str(home / "tokenizer")
     total = len(source.jobs)
     state = Tokenise(encoder, spec, home, on_error)
-    for record in run_jobs(setup, todo, workers=workers, scratch=home, state=state):
-        records[record["index"]] = record
-        if progress:
-            progress("tokenising", len(records), total)
+    try:
+        for record in run_jobs(setup, todo, workers=workers, scratch=home, state=state):
+            records[record["index"]] = record
+            if progress:
+                progress("tokenising", len(records), total)
+    finally:
+        sweep(home)  # of workers that had to leave
     return len(todo), [records[index] for index in range(total)]
 
 
@@ -180,6 +183,8 @@ def _write_store(
 
 def _tokenizer_facts(encoder: Encoder) -> dict[str, Any]:
     vocabulary = encoder.vocabulary
+    if vocabulary.backend is None:
+        return {}
     return {"size": vocabulary.size, "eos_id": vocabulary.eos_id, "special": dict(vocabulary.special)}
 
 
