@@ -35,7 +35,7 @@ def varlen(
         causal, window: as in `Segments.dense_mask`; flash counts the keys beside the query, so ``window`` 4 becomes (3, 0).
         chunk: attention inside chunks of this many positions of each segment, said to the kernel as more boundaries.
         static: a fixed number of segments (of chunks, where cut): ``static + 2`` offsets whose last repeats, and T as the
-            longest length.
+            longest length. Of several rows, every padding tail but one counts as a segment.
         device: of the offsets; None: the CPU. The longest lengths are Python integers: nothing waits for a device.
 
     Returns:

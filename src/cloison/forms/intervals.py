@@ -73,7 +73,8 @@ def key_intervals(
 def cut_into_chunks(segments: Segments, chunk: int) -> Segments:
     """Return the Segments with every segment cut at each multiple of ``chunk`` tokens from its start.
 
-    Chunked attention over ``segments`` is plain attention over these: that is how kernels which take lengths alone do it.
+    Chunked attention over ``segments`` is plain attention over these: that is how kernels which take lengths alone do it. The
+    padding tail is no segment and stays whole.
 
     >>> cut_into_chunks(Segments.from_lengths([[5, 2]]), 2).rows()
     [[2, 2, 1, 2]]

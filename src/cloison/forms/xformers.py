@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from cloison.errors import InputError, require
+from cloison.errors import InputError, MissingDependencyError
 from cloison.forms.intervals import cut_into_chunks
 from cloison.segments import Segments
 
@@ -31,12 +32,17 @@ def attn_bias(segments: Segments, *, causal: bool = True, window: int | None = N
         causal, window, chunk: as in `Segments.dense_mask`; a window needs ``causal``.
 
     Raises:
-        MissingDependencyError: xformers is not installed (it comes with no extra: it fits one version of torch each).
+        MissingDependencyError: xformers is not installed (no extra brings it: each build fits one version of torch).
         InputError: a window without causality, which xformers has no block-diagonal form for.
     """
     if window is not None and not causal:
         raise InputError("xformers has local block-diagonal masks for causal attention only.", "causal is False.", "Use flex.")
-    biases = require("xformers.ops.fmha.attn_bias", "xformers")
+    try:
+        biases = import_module("xformers.ops.fmha.attn_bias")
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "this needs xformers.", "It is not installed.", "Install the build that fits your torch: pip install xformers"
+        ) from error
     lengths = seqlens(segments, chunk=chunk)
     if not causal:
         return biases.BlockDiagonalMask.from_seqlens(lengths)
