@@ -1,0 +1,75 @@
+"""A VerifyReport in the terminal: a verdict a line, who reaches whom, what to type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from cloison.findings import Finding
+from cloison.proof.report import VerifyReport
+from cloison.view.pieces import visible
+
+__all__ = ["findings_text", "report_view"]
+
+_COLOURS = {"exact": "green", "right": "green", "coupled": "yellow", "not tested": "dim"}
+_LARGEST_MATRIX = 24
+
+
+def report_view(report: VerifyReport, title: str) -> Group:
+    """Return what a person reads of ``report``."""
+    table = Table(box=None, show_header=False, pad_edge=False, title=visible(title), title_justify="left", title_style="bold")
+    for verdict in report.verdicts:
+        colour = _COLOURS.get(verdict.status, "bold red")
+        table.add_row(verdict.experiment, Text(verdict.status, style=colour), visible(verdict.summary))
+    parts: list[Any] = [table]
+    influence = report.influence
+    if influence is not None and len(influence) <= _LARGEST_MATRIX and _moved(influence).any():
+        parts += [Text(), _matrix(influence)]
+    if report.findings:
+        parts += [Text(), findings_text(report.findings)]
+    return Group(*parts)
+
+
+def findings_text(findings: tuple[Finding, ...]) -> Text:
+    """Return findings, each with its fix on a line of its own."""
+    text = Text()
+    for index, finding in enumerate(findings):
+        text.append("\n" if index else "")
+        text.append(f"{finding.severity}", style={"error": "bold red", "warning": "yellow"}.get(finding.severity, "dim"))
+        text.append(f" [{finding.kind}] {visible(finding.message)}")
+        if finding.fix:
+            text.append("\n  fix: ", style="bold")
+            text.append(visible(finding.fix))
+    return text
+
+
+def _moved(influence: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    out: npt.NDArray[np.bool_] = np.nan_to_num(influence, nan=0.0) > 0
+    np.fill_diagonal(out, False)
+    return out
+
+
+def _matrix(influence: npt.NDArray[np.float64]) -> Table:
+    count = len(influence)
+    title = "who reaches whom: row = the segment that changed, column = how far another moved (sigma)"
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="")
+    table.add_column("", justify="right", style="dim")
+    for column in range(count):
+        table.add_column(str(column), justify="right", header_style="dim")
+    for row in range(count):
+        cells = []
+        for column in range(count):
+            value = influence[row, column]
+            if row == column:
+                cells.append(Text("·", style="dim"))
+            elif np.isnan(value):
+                cells.append(Text("?", style="dim"))
+            else:
+                cells.append(Text("0" if value == 0 else f"{value:.2g}", style="dim" if value == 0 else "red"))
+        table.add_row(str(row), *cells)
+    return table
