@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -16,12 +17,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cloison.errors import RecordError
+from cloison.errors import ChangedError, RecordError
+from cloison.packing.columnar import batch_unit, columnar_batches, token_parts
 from cloison.packing.plain import error_to_plain
 from cloison.spec import PackSpec
 from cloison.store.tokens import SPAN_LAYOUT, UNIT_TOKENS, Unit, write_chunk
+from cloison.text.columnar import rows
 from cloison.text.encode import Encoded, Encoder
 from cloison.text.sources import Where, read_chunk
+from cloison.text.streams import guarded
 from cloison.text.targets import SHAPES, SPAN
 
 __all__ = ["Tokenise", "prepare", "run"]
@@ -75,21 +79,48 @@ class _Rows:
 
 
 def _units(tokenise: Tokenise, chunk: Mapping[str, Any], facts: dict[str, Any]) -> Iterator[Unit]:
-    rows = _Rows()
-    for index, (where, sample) in enumerate(_samples(tokenise.encoder, chunk)):
+    parts = token_parts(chunk, tokenise.spec)
+    if parts is None:
+        yield from _record_units(tokenise, _samples(tokenise.encoder, chunk), 0, facts)
+        return
+    with guarded(chunk["path"]):
+        state = os.stat(chunk["path"])
+    if (state.st_size, state.st_mtime_ns) != (chunk["size_bytes"], chunk["mtime_ns"]):
+        raise ChangedError(f"{chunk['path']} must not change while it is read.", "It did.", "Run again when it is at rest.")
+    done = 0
+    for first, batch in columnar_batches(chunk, parts, tokenise.spec):
+        unit = batch_unit(batch, parts, tokenise.spec.carry, tokenise.encoder.vocabulary.size)
+        if unit is None:
+            records = list(rows(batch))
+            places = [Where(chunk["path"], "row", first + number) for number in range(len(records))]
+            encoded = tokenise.encoder.encode_batch(records)
+            yield from _record_units(tokenise, zip(places, encoded, strict=True), done, facts)
+        else:
+            _note_columns(unit, facts)
+            yield unit
+        done += batch.num_rows
+
+
+def _record_units(
+    tokenise: Tokenise, samples: Iterable[tuple[Where, Encoded | RecordError]], first: int, facts: dict[str, Any]
+) -> Iterator[Unit]:
+    """Yield units of samples one by one; ``first`` is the index of the first in its chunk."""
+    waiting = _Rows()
+    for index, (where, sample) in enumerate(samples, first):
         if isinstance(sample, RecordError):
             placed = _placed(sample, where)
             if tokenise.on_error == "raise":
                 raise placed
             facts["skipped"].append({"index": index, "where": str(where), "error": error_to_plain(placed)})
-            rows.add(None)
+            waiting.add(None)
         else:
             facts["straddles"] += sample.straddles
-            rows.add(sample)
-        if rows.tokens >= UNIT_TOKENS:
-            yield _unit(rows, tokenise.spec.carry, facts)
-            rows = _Rows()
-    yield _unit(rows, tokenise.spec.carry, facts)
+            waiting.add(sample)
+        if waiting.tokens >= UNIT_TOKENS:
+            yield _unit(waiting, tokenise.spec.carry, facts)
+            waiting = _Rows()
+    if waiting.ids:
+        yield _unit(waiting, tokenise.spec.carry, facts)
 
 
 def _samples(encoder: Encoder, chunk: Mapping[str, Any]) -> Iterator[tuple[Where, Encoded | RecordError]]:
@@ -115,24 +146,28 @@ def _placed(error: RecordError, where: Where) -> RecordError:
     return type(error)(asked, error.found, error.remedy or 'Mend the record, or pass on_error="skip".')
 
 
-def _unit(rows: _Rows, carry: tuple[str, ...], facts: dict[str, Any]) -> Unit:
-    lengths = np.array([ids.size for ids in rows.ids], np.int64)
-    found = np.concatenate([np.zeros(0, SPAN), *rows.spans])
+def _unit(waiting: _Rows, carry: tuple[str, ...], facts: dict[str, Any]) -> Unit:
+    lengths = np.array([ids.size for ids in waiting.ids], np.int64)
+    found = np.concatenate([np.zeros(0, SPAN), *waiting.spans])
     spans = np.zeros(found.size, SPAN_LAYOUT)
     for name in ("start", "stop", "message", "weight", "role", "terminator"):
         spans[name] = found[name]
-    columns = {name: _column(name, [values.get(name) for values in rows.columns]) for name in carry}
-    for name, values in columns.items():
-        goes = _goes_with_tokens(values, lengths)
-        facts["per_token"][name] = facts["per_token"].get(name, True) and goes
-    return Unit(
-        np.concatenate([np.zeros(0, np.int32), *rows.ids]),
+    unit = Unit(
+        np.concatenate([np.zeros(0, np.int32), *waiting.ids]),
         lengths,
         spans,
-        np.array([part.size for part in rows.spans], np.int64),
-        np.array(rows.shapes, np.uint8),
-        columns,
+        np.array([part.size for part in waiting.spans], np.int64),
+        np.array(waiting.shapes, np.uint8),
+        {name: _column(name, [values.get(name) for values in waiting.columns]) for name in carry},
     )
+    _note_columns(unit, facts)
+    return unit
+
+
+def _note_columns(unit: Unit, facts: dict[str, Any]) -> None:
+    """Note of each carried column whether it still may go with tokens."""
+    for name, values in unit.columns.items():
+        facts["per_token"][name] = facts["per_token"].get(name, True) and _goes_with_tokens(values, unit.lengths)
 
 
 def _column(name: str, values: list[Any]) -> pa.Array:

@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from cloison.errors import ChangedError
+from cloison.errors import ChangedError, StoreError
 from cloison.packing.local import run_jobs
 from cloison.packing.plain import error_from_plain
 from cloison.packing.tokenise import Tokenise
@@ -139,7 +139,7 @@ def _fill(
             records[index] = record
     setup = {"step": "tokenise", "spec": spec.to_dict(), "folder": str(home), "on_error": on_error, "tokenizer": None}
     if min(workers, len(todo)) > 1 and encoder.vocabulary.backend is not None:
-        encoder.save(home / "tokenizer")
+        _save(encoder, home / "tokenizer")
         setup["tokenizer"] = str(home / "tokenizer")
     total = len(source.jobs)
     state = Tokenise(encoder, spec, home, on_error)
@@ -151,6 +151,16 @@ def _fill(
     finally:
         sweep(home)  # of workers that had to leave
     return len(todo), [records[index] for index in range(total)]
+
+
+def _save(encoder: Encoder, folder: Path) -> None:
+    try:
+        encoder.save(folder)
+    except Exception as error:  # the tokenizers library raises bare ones
+        shutil.rmtree(folder, ignore_errors=True)
+        raise StoreError(
+            f"{folder} cannot be written.", f"The system says: {error}.", "Free space, or name another --tokens, and run again."
+        ) from error
 
 
 def _write_store(

@@ -115,8 +115,10 @@ def claim(folder: Path) -> None:
     with store_errors(f"{folder} cannot be used"):
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe.{os.getpid()}{PART}"
-        probe.write_bytes(b"cloison")
-        probe.unlink()
+        try:
+            probe.write_bytes(b"cloison")
+        finally:
+            probe.unlink(missing_ok=True)
 
 
 def sweep(folder: Path, *, alone: bool = False) -> None:
