@@ -55,11 +55,12 @@ def dropout_of(module: nn.Module | None) -> float:
 
 
 @contextmanager
-def kept(module: nn.Module | None) -> Iterator[Kept]:
+def kept(module: nn.Module | None, *, as_it_is: bool = False) -> Iterator[Kept]:
     """Run an experiment on ``module`` in its own mode, with dropout off, and put everything back afterwards.
 
     A model in training mode stays in it (checkpointing and batch statistics are part of what is measured) unless it has a
-    dropout rate: then it is measured in eval mode, and ``Kept.dropout`` says so.
+    dropout rate: then it is measured in eval mode, and ``Kept.dropout`` says so. ``as_it_is`` leaves the mode alone, for a
+    caller who seeds every forward alike; ``Kept.dropout`` is the rate that stays on.
     """
     import torch
 
@@ -76,7 +77,8 @@ def kept(module: nn.Module | None) -> Iterator[Kept]:
         copies = [p.detach().clone() for _, p, _ in versions] if small else []
         if module.training and dropout_of(module) > 0:
             notes.dropout = dropout_of(module)
-            module.eval()
+            if not as_it_is:
+                module.eval()
         try:
             yield notes
         finally:
