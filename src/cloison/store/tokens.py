@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cloison.errors import ChangedError, StoreError
+from cloison.errors import ChangedError, RecordError, StoreError
 from cloison.store.files import file_sha256, read_json, replacing, store_errors, write_json
 
 __all__ = ["SPAN_LAYOUT", "UNIT_TOKENS", "TokenStore", "Unit", "chunk_is_whole", "open_token_store", "write_chunk"]
@@ -95,7 +95,7 @@ def write_chunk(folder: Path, index: int, units: Iterable[Unit], facts: Mapping[
             if writer is None:
                 layout = batch.schema
                 writer = pa.ipc.new_file(sink, layout)
-            writer.write_batch(batch.cast(layout) if batch.schema != layout else batch)
+            writer.write_batch(batch if batch.schema == layout else _cast(batch, layout))
             samples += unit.lengths.size
             tokens += unit.input_ids.size
             spans += unit.spans.size
@@ -117,6 +117,19 @@ def write_chunk(folder: Path, index: int, units: Iterable[Unit], facts: Mapping[
     }
     write_json(path.with_suffix(".json"), record)
     return record
+
+
+def _cast(batch: pa.RecordBatch, layout: pa.Schema) -> pa.RecordBatch:
+    try:
+        return batch.cast(layout)
+    except pa.ArrowException as error:
+        differ = [name for name in layout.names if batch.schema.field(name).type != layout.field(name).type]
+        kinds = "; ".join(f"{batch.schema.field(name).type} after {layout.field(name).type}" for name in differ)
+        raise RecordError(
+            f"carried columns must have values of one kind: {', '.join(name.removeprefix(CARRY) for name in differ)}.",
+            f"One file holds {kinds}.",
+            "Make them alike, or do not carry the column.",
+        ) from error
 
 
 def chunk_is_whole(folder: Path, index: int) -> dict[str, Any] | None:
