@@ -274,7 +274,7 @@ class Encoder:
             prefix = list(self.vocabulary.prefix)
             if prefix and ids[: len(prefix)] != prefix:
                 ids = prefix + ids
-                rows = [(start + len(prefix), stop + len(prefix), *rest) for start, stop, *rest in rows]  # type: ignore[misc]
+                rows = [(row[0] + len(prefix), row[1] + len(prefix), *row[2:]) for row in rows]
         if one.eos and not (one.example.messages and self._eos and one.text.rstrip().endswith(self._eos)):
             ids, rows = self._ended(ids, rows)
         if one.example.weight != 1:
@@ -294,7 +294,7 @@ class Encoder:
         final = max(rows, key=lambda row: (row[1], row[4]), default=(0, 0, ROLES.index("text"), False, 0, 1.0))
         if ids and ids[-1] == self._eos_id:
             count = len(ids)
-            rows = [(start, min(stop, count - 1), *rest) for start, stop, *rest in rows if start < count - 1]
+            rows = [(row[0], min(row[1], count - 1), *row[2:]) for row in rows if row[0] < count - 1]
         else:
             ids = [*ids, self._eos_id]
             count = len(ids)
@@ -312,52 +312,54 @@ class Encoder:
 
 
 def _token_rows(spans: Sequence[Row], encoding: Any, characters: int, count: int) -> tuple[list[Row], int]:
-    """Return ``spans`` by tokens, and how many tokens lie across an outer edge of one.
+    """Return ``spans`` by tokens, and how many tokens lie across the outer edge of one.
 
     A token that lies across an edge is inside; between a message's words and its terminator it is the terminator's.
     """
     rows: list[Row] = []
-    straddles = 0
+    across: set[int] = set()
     after = -1
     for start, stop, role, terminator, message, weight in spans:
-        first, cut_first = _edge(encoding, start, characters, count, False)
-        last, cut_last = _edge(encoding, stop, characters, count, True)
-        inner = bool(rows) and terminator and start == after and rows[-1][4] == message
-        if inner:
-            if cut_first:
-                straddles -= 1  # counted at the end of the words before it
-            if rows[-1][1] > first:
-                before = rows.pop()
-                if before[0] < first:
-                    rows.append((before[0], first, *before[2:]))  # type: ignore[arg-type]
-                else:
-                    first = before[0]
-        straddles += (cut_first and not inner) + cut_last
+        first, cut = _start(encoding, start, characters, count)
+        last, cut_last = _stop(encoding, stop, characters, count)
+        if terminator and start == after and rows and rows[-1][4] == message:
+            across.discard(first if cut else -1)
+            words = rows.pop()
+            if words[0] < first:
+                rows.append((words[0], min(words[1], first), *words[2:]))
+        elif cut:
+            across.add(first)
+        if cut_last:
+            across.add(last - 1)
         after = stop
         if first < last:
             rows.append((first, last, role, terminator, message, weight))
-    return rows, straddles
+    return rows, len(across)
 
 
-def _edge(encoding: Any, place: int, characters: int, count: int, is_stop: bool) -> tuple[int, bool]:
-    """Return the token edge of the character edge ``place``, and whether a token lies across it.
+def _start(encoding: Any, place: int, characters: int, count: int) -> tuple[int, bool]:
+    """Return the first token that ends behind the character ``place``, and whether it begins before it."""
+    token = _token(encoding, place, characters)
+    return (count, False) if token is None else (token, place > 0 and encoding.token_to_chars(token)[0] < place)
 
-    A start gives the first token that ends behind ``place``, a stop the first token that begins at or behind it.
-    """
-    if place <= 0:
-        return 0, False
-    if place >= characters:
-        return count, False
-    token = encoding.char_to_token(place)
-    while token is None and place < characters - 1:  # a character that is in no token: a blank that the tokenizer drops
-        place += 1
-        token = encoding.char_to_token(place)
+
+def _stop(encoding: Any, place: int, characters: int, count: int) -> tuple[int, bool]:
+    """Return the first token that begins at the character ``place`` or behind it, and whether the one before lies across it."""
+    token = _token(encoding, place, characters)
     if token is None:
         return count, False
-    begins = encoding.token_to_chars(token)[0]
-    if begins >= place:
-        return token, False
-    return (token + 1 if is_stop else token), True
+    cut = encoding.token_to_chars(token)[0] < place
+    return token + cut, cut
+
+
+def _token(encoding: Any, place: int, characters: int) -> int | None:
+    """Return the first token with the character at ``place``, or with the first behind it that is in any."""
+    while place < characters:
+        token: int | None = encoding.char_to_token(place)
+        if token is not None:
+            return token
+        place += 1  # a blank that the tokenizer drops
+    return None
 
 
 def encode(

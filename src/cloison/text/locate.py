@@ -29,7 +29,9 @@ _DIRECT: tuple[tuple[Edges, bool], ...] = (
     ("edges", True),
     ("cores", True),
     ("cores", False),
+    ("ends", False),
     ("words", False),
+    ("swap", False),
     ("none", False),
 )
 
@@ -104,7 +106,7 @@ class Locator:
             )
             still = []
             for index, one, rendering in zip(waiting, marked, renderings, strict=True):
-                text, events = parse(rendering) if isinstance(rendering, str) else ("", [])
+                text, events = parse(rendering, one) if isinstance(rendering, str) else ("", [])
                 spans = (
                     self._find(jobs[index], text, events, one) if isinstance(rendering, str) and text == texts[index] else -1
                 )
@@ -168,7 +170,7 @@ class Locator:
                 self._skeletons.popitem(last=False)
 
     def _skeleton(self, job: Job, marked: Marked, rendering: str) -> Skeleton | None:
-        text, events = parse(rendering)
+        text, events = parse(rendering, marked)
         spans = self._find(job, text, events, marked)
         if not isinstance(spans, list) or MARK_CLOSE in text:
             return None
@@ -214,7 +216,7 @@ class Locator:
         return self._probes[key]
 
     def _read_probe(self, rendering: str, marked: Marked, message: int) -> Probe | None:
-        text, events = parse(rendering)
+        text, events = parse(rendering, marked)
         slot = next((index for index, (leaf, _) in enumerate(marked.slots) if marked.leaves[leaf].message == message), None)
         place = next((event.place for event in events if event.kind == "S" and event.first == slot), None)
         if place is None:

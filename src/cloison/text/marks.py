@@ -16,26 +16,36 @@ from cloison.text.renderer import MARK_CLOSE, MARK_OPEN
 
 __all__ = ["Edges", "Event", "Leaf", "Marked", "has_marks", "mark_chat", "parse", "tag_pattern"]
 
-Edges = Literal["edges", "cores", "words", "none"]
-"""Where marks stand: at the edges of the string and of its words, of its words only, inside words, or nowhere."""
+Edges = Literal["edges", "cores", "ends", "words", "swap", "none"]
+"""Where marks stand: at the edges of the string and of its cores (what lies between tags and blanks), of its cores only, at the
+ends of cores, inside words, in the place of letters (so that no length changes), or nowhere."""
 
 _MARK = re.compile(f'{MARK_OPEN}([A-Z])(\\d+)(?:\\.(\\d+))?(\\\\*)"?{MARK_CLOSE}')
+_MARKS = re.compile("[\U000f0000-\U0010fdff]")
+_SWAPPED = re.compile("[\U000f0000-\U0010fcff]")
+_KEPT = frozenset("\"\\<>&'")
+"""Characters that JSON, reprs and markup write in other ways: never swapped."""
+
 _WORD = re.compile(r"(?<!\S)\w(?=\w|\s|[.,;:!?]|$)")
 _NOT_WORDS = frozenset({"role", "type", "id", "tool_call_id"})
 _REASONING = frozenset({"reasoning_content", "thinking", "reasoning"})
 _MOST_PARTS = 24
+_SWAPS = (0xF0000, 0x10FD00)
+"""Private-use characters that stand for letters; `MARK_OPEN` and `MARK_CLOSE` lie above them."""
 
 
 @dataclass(frozen=True)
 class Leaf:
     """A string of a message: of which message, what kind ("content", "reasoning", "call", "other"), and the string itself.
 
-    In a canonical chat ``text`` has one `MARK_OPEN` character for each slot.
+    In a canonical chat ``text`` has one `MARK_OPEN` character for each slot. ``bounds`` are the offsets at which its tags and
+    cores begin and end.
     """
 
     message: int
     kind: str
     text: str
+    bounds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,12 +57,14 @@ class Marked:
         leaves: their strings, by the number in the marks.
         slots: of a canonical chat: (leaf, offset in the leaf's text) by slot.
         cores: of a canonical chat: the words that the slots stand for.
+        swapped: of swapped letters: (leaf, offset) by character from the first of `_SWAPS` on.
     """
 
     messages: list[dict[str, Any]]
     leaves: list[Leaf]
     slots: list[tuple[int, int]]
     cores: list[str]
+    swapped: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,7 @@ class Event:
 
 def has_marks(text: str) -> bool:
     """Return whether ``text`` holds a character that marks are made of."""
-    return MARK_OPEN in text or MARK_CLOSE in text
+    return _MARKS.search(text) is not None
 
 
 def tag_pattern(tags: list[str]) -> re.Pattern[str] | None:
@@ -92,7 +104,7 @@ def mark_chat(
         canonical: replace words by slots.
         calls: mark the strings of tool calls and other fields too, not only contents and reasoning.
     """
-    marked = Marked([], [], [], [])
+    marked = Marked([], [], [], [], [])
     for index, message in enumerate(messages):
         aliases: dict[str, str] = {}
         fields: dict[str, Any] = {}
@@ -142,48 +154,70 @@ def _mark_string(
         parts = [text]
     out: list[str] = []
     plain: list[str] = []
+    bounds = [0]
     length = 0
     for number, part in enumerate(parts):
         core = part.strip()
         if number % 2 or not core:
+            # A tag, or blanks between tags.
             out.append(part)
             plain.append(part)
             length += len(part)
+            bounds.append(length)
             continue
         at = part.index(core)
-        lead, trail = part[:at], part[at + len(core) :]
+        trail = part[at + len(core) :]
         length += at
         if canonical:
-            out += [lead, f'{MARK_OPEN}S{len(marked.slots)}"{MARK_CLOSE}', trail]
-            plain += [lead, MARK_OPEN, trail]
+            laced, shown = f'{MARK_OPEN}S{len(marked.slots)}"{MARK_CLOSE}', MARK_OPEN
             marked.slots.append((leaf, length))
             marked.cores.append(core)
-            length += 1 + len(trail)
-            continue
-        plain.append(part)
-        if edges == "words":
-            here = length
-
-            def inside(found: re.Match[str], here: int = here) -> str:
-                return f"{found.group()}{MARK_OPEN}C{leaf}.{here + found.end()}{MARK_CLOSE}"
-
-            out += [lead, _WORD.sub(inside, core), trail]
         else:
-            first, last = _content_mark(leaf, length), _content_mark(leaf, length + len(core))
-            out += [lead, first, core, last, trail]
-        length += len(core) + len(trail)
+            laced, shown = _lace(marked, leaf, length, core, edges), core
+        out += [part[:at], laced, trail]
+        plain += [part[:at], shown, trail]
+        bounds += [length, length + len(shown), length + len(shown) + len(trail)]
+        length = bounds[-1]
     if edges == "edges":
         out = [_content_mark(leaf, 0), *out, _content_mark(leaf, length)]
-    marked.leaves.append(Leaf(index, kind, "".join(plain)))
+    marked.leaves.append(Leaf(index, kind, "".join(plain), tuple(bounds)))
     return "".join(out)
+
+
+def _lace(marked: Marked, leaf: int, offset: int, core: str, edges: Edges) -> str:
+    """Return ``core``, which begins at ``offset`` of the leaf, with its marks."""
+    last = _content_mark(leaf, offset + len(core))
+    if edges == "ends":
+        return core + last
+    if edges == "words":
+        return _WORD.sub(lambda found: found.group() + _content_mark(leaf, offset + found.end()), core)
+    if edges == "swap":
+        letters = list(core)
+        for place, letter in enumerate(core):
+            if letter not in _KEPT and not letter.isspace() and len(marked.swapped) < _SWAPS[1] - _SWAPS[0]:
+                letters[place] = chr(_SWAPS[0] + len(marked.swapped))
+                marked.swapped.append((leaf, offset + place))
+        return "".join(letters)
+    return _content_mark(leaf, offset) + core + last
 
 
 def _content_mark(leaf: int, offset: int) -> str:
     return f"{MARK_OPEN}C{leaf}.{offset}{MARK_CLOSE}"
 
 
-def parse(rendering: str) -> tuple[str, list[Event]]:
-    """Return a marked rendering without its marks, and the marks. Each slot leaves one `MARK_OPEN` character behind."""
+def parse(rendering: str, marked: Marked) -> tuple[str, list[Event]]:
+    """Return the rendering of ``marked`` without its marks, and the marks. A slot leaves one `MARK_OPEN` character behind."""
+    text, events = _parsed(rendering)
+    if not marked.swapped:
+        return text, events
+    letters: dict[int, str | int | None] = {
+        _SWAPS[0] + number: marked.leaves[leaf].text[at] for number, (leaf, at) in enumerate(marked.swapped)
+    }
+    places = [Event(found.start(), "C", *marked.swapped[ord(found.group()) - _SWAPS[0]]) for found in _SWAPPED.finditer(text)]
+    return text.translate(letters), sorted([*events, *places], key=lambda event: event.place)
+
+
+def _parsed(rendering: str) -> tuple[str, list[Event]]:
     pieces: list[str] = []
     events: list[Event] = []
     length = last = 0

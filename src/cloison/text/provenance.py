@@ -124,33 +124,39 @@ def _supplies(
                 continue  # inside a stretch that is known
             found[leaf.message].remove(before)
             supply = _Supply(
-                before.start, place + width + _forth(text, place + width, leaf.text, offset + width), leaf, before.offset
+                before.start, place + width + _forth(text, place + width, leaf, offset + width), leaf, before.offset
             )
         else:
-            back = _back(text, place, leaf.text, offset)
-            stop = place + width + _forth(text, place + width, leaf.text, offset + width)
+            back = _back(text, place, leaf, offset)
+            stop = place + width + _forth(text, place + width, leaf, offset + width)
             supply = _Supply(place - back, stop, leaf, offset - back)
         latest[number] = supply
         found.setdefault(leaf.message, []).append(supply)
     return found
 
 
-def _back(text: str, place: int, string: str, offset: int) -> int:
-    """Return how many characters before ``place`` are those of ``string`` before ``offset``, a blank edge left out."""
-    most = min(place, offset)
-    count = _agree(most, lambda size: text[place - size : place] == string[offset - size : offset])
-    while count and string[offset - count].isspace():
-        count -= 1
-    return count
+def _back(text: str, place: int, leaf: Leaf, offset: int) -> int:
+    """Return how many characters before ``place`` are those of the leaf before ``offset``: whole tags and cores only.
+
+    A blank edge is left out: whether the blank is the message's or the template's cannot be told.
+    """
+    string = leaf.text
+    size = _agree(min(place, offset), lambda size: text[place - size : place] == string[offset - size : offset])
+    low = min((bound for bound in leaf.bounds if offset - size <= bound <= offset), default=offset - size)
+    while low < offset and string[low].isspace():
+        low += 1
+    return offset - low
 
 
-def _forth(text: str, place: int, string: str, offset: int) -> int:
-    """Return how many characters from ``place`` on are those of ``string`` from ``offset`` on, a blank edge left out."""
+def _forth(text: str, place: int, leaf: Leaf, offset: int) -> int:
+    """Return how many characters from ``place`` on are those of the leaf from ``offset`` on, as `_back` does."""
+    string = leaf.text
     most = min(len(text) - place, len(string) - offset)
-    count = _agree(most, lambda size: text[place : place + size] == string[offset : offset + size])
-    while count and string[offset + count - 1].isspace():
-        count -= 1
-    return count
+    size = _agree(most, lambda size: text[place : place + size] == string[offset : offset + size])
+    high = max((bound for bound in leaf.bounds if offset <= bound <= offset + size), default=offset + size)
+    while high > offset and string[high - 1].isspace():
+        high -= 1
+    return high - offset
 
 
 def _agree(most: int, same: Callable[[int], bool]) -> int:
@@ -203,10 +209,14 @@ def _first(
 ) -> int | None:
     """Return where the message begins to supply what stands in [start, stop), or None where that cannot be told."""
     if inside and (earliest := min(inside, key=lambda one: (one.start, one.stop))).leaf.kind == "content":
-        # A content that holds reasoning in tags: the template may have taken it apart and written the tag itself.
-        tag = _TAG.search(earliest.leaf.text[: earliest.offset].rstrip())
+        # A content that holds reasoning in tags: the template may have taken it apart and written the opening tag itself.
         before = text[start : earliest.start].rstrip()
-        return start + len(before) - len(tag.group()) if tag and before.endswith(tag.group()) else earliest.start
+        tag = _TAG.search(before)
+        if tag is not None:
+            head, words = earliest.leaf.text[: earliest.offset], earliest.leaf.text[earliest.offset :]
+            if head.rstrip().endswith(tag.group()) or f"{tag.group()[0]}/{tag.group()[1:]}" in words:
+                return start + tag.start()
+        return earliest.start
     kind = earliest.leaf.kind if inside else "nothing"
     lead = text[start : earliest.start] if inside else text[start:stop]
     if not lead.strip():

@@ -40,7 +40,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 class Sandbox:
     """A renderer process for one tokenizer's templates. It starts at once and runs beside its parent; `close` ends it.
 
-    A record may take ``seconds`` and give ``characters``; the process may use ``limit_bytes`` of memory. A record that
+    A record may take ``seconds`` and give ``characters``; the process may use ``limit_bytes`` of memory, and is killed where it
+    does not stop by itself within ``patience`` seconds more. A record that
     breaks a limit is a TemplateError and the others go on: the process is started anew where it had to be killed.
     One thread at a time may call `render`.
 
@@ -56,6 +57,7 @@ class Sandbox:
         seconds: float = 10.0,
         characters: int = 1 << 26,
         limit_bytes: int = 4 << 30,
+        patience: float = 20.0,
     ) -> None:
         self._setting = {
             "templates": dict(templates),
@@ -66,6 +68,7 @@ class Sandbox:
             "bytes": limit_bytes,
         }
         self._seconds = seconds
+        self._patience = patience
         self._process: subprocess.Popen[bytes] | None = None
         self._finalizer: Any = None
         self._start()
@@ -118,7 +121,7 @@ class Sandbox:
         process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
         items: list[Any] = []
-        limit = self._seconds * share + 20
+        limit = self._seconds * share + self._patience
         late = threading.Event()
 
         def end() -> None:

@@ -325,7 +325,9 @@ def refuse_marks(texts: Sequence[str]) -> None:
     for text in texts:
         if has_marks(text):
             raise RecordError(
-                "a rendering must not hold U+10FDE0 or U+10FDE1.", "It does.", "Remove these private-use characters."
+                "a text must not hold characters of the private planes, U+F0000 to U+10FDFF.",
+                "It does.",
+                "Remove them: they are kept for marks.",
             )
         try:
             text.encode("utf-8")
