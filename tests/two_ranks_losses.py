@@ -36,13 +36,15 @@ def main() -> None:
     samples = [[5, 6, 7, 8, 9, 10, 11, 12], [3, 4], [9, 8, 7], [20, 21], [1, 2, 3, 4, 5, 6], [30, 31, 32]]
     untrained = cloison.Sample([7, 7, 7], [IGNORE] * 3)
     # Micro-batches of unlike sizes; rank 1 of 2 has one with nothing to train.
-    groups = [[samples[0]], [samples[1], samples[2], samples[4]], [samples[3], samples[5]], [untrained]]
+    groups = [[samples[0]], [samples[1], samples[2], samples[4], samples[5]], [samples[3]], [untrained]]
     mine = [cloison.pack_samples(group, capacity=16) for group in groups[rank::world]]
     out = {}
     for kind in ("token_mean", "sample_mean"):
         model.zero_grad()
         everything = [block for blocks in mine for block in blocks]
-        weights = losses.sample_mean_weights(everything, num_samples=1) if kind == "sample_mean" else None
+        weights = None
+        if kind == "sample_mean":  # ids count from 0 in each of these little data sets, so each is weighed by itself
+            weights = [w for blocks in mine for w in losses.sample_mean_weights(blocks, num_samples=1)]
         if weights is None:
             local = float(sum(block.num_targets for block in everything))
         else:

@@ -65,7 +65,7 @@ def token_losses(logits: torch.Tensor, labels: torch.Tensor, *, shifted: bool = 
     Raises:
         InputError: shapes that do not belong together, or a label outside the vocabulary.
 
-    Cost: one float32 copy of the logits of the targets.
+    Cost: no copy of the logits; their gradient is written once. Rows without a target are not read at all.
     """
     import torch
 
@@ -283,6 +283,8 @@ def _chosen_losses(logits: torch.Tensor, labels: torch.Tensor, shifted: bool) ->
     """Return the losses of the targets [n], and where they are: bool [B, T] at the index of ``labels``."""
     import torch
 
+    from cloison.cross_entropy import chosen_cross_entropy
+
     if logits.ndim != 3 or labels.ndim != 2 or logits.shape[:2] != labels.shape:
         raise InputError(
             "logits must be [B, T, vocabulary] and labels [B, T].",
@@ -301,7 +303,8 @@ def _chosen_losses(logits: torch.Tensor, labels: torch.Tensor, shifted: bool) ->
             f"They reach {int(targets.min())} .. {int(targets.max())}.",
             "Check the tokenizer against the model's vocabulary.",
         )
-    return torch.nn.functional.cross_entropy(logits[predictors].float(), targets, reduction="none"), chosen
+    rows = predictors.reshape(-1).nonzero()[:, 0]
+    return chosen_cross_entropy(logits.reshape(-1, logits.shape[-1]), rows, targets), chosen
 
 
 def _divided(total: torch.Tensor, denominator: torch.Tensor | float, ranks: int) -> torch.Tensor:
