@@ -32,18 +32,18 @@ class Configuration:
         seeds: of weights and order.
     """
 
-    functions: int = 300
+    functions: int = 160
     answer_characters: int = 60
     phrasings: tuple[str, ...] = ("What does {} do?", "Describe the function {}.", "Please explain {} in a few words.")
     held_out: str = "Tell me about {}."
     samples_per_block: int = 8
     samples_per_step: int = 32
     block_sizes: tuple[int, ...] = (2, 4, 8, 16)
-    layers: int = 4
-    width: int = 128
+    layers: int = 3
+    width: int = 96
     heads: int = 4
-    epochs: int = 14
-    learning_rate: float = 2e-3
+    epochs: int = 18
+    learning_rate: float = 4e-3
     warmup_steps: int = 20
     weight_decay: float = 0.01
     seeds: tuple[int, ...] = (0, 1)

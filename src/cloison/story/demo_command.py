@@ -118,6 +118,6 @@ def _checked(demo: Demo) -> str:
     if report.kinds("error") or report.kinds("warning"):
         return str(report)
     counts = report.counts
-    looked = f"{counts['rows']:,} blocks, {counts['segments']:,} segments, {counts['tokens']:,} tokens, {counts['targets']:,} targets"
+    looked = f"{counts['rows']:,} blocks, {counts['segments']:,} segments, {counts['tokens']:,} tokens"
     notes = "".join(f"\nnote: {finding.message.split('. ')[0]}." for finding in report.findings)
     return f"ok: {looked}; hashes and ledger agree{notes}"
