@@ -21,7 +21,7 @@ from cloison.errors import ChangedError, RecordError
 from cloison.packing.columnar import batch_unit, columnar_batches, token_parts
 from cloison.packing.plain import error_to_plain
 from cloison.spec import PackSpec
-from cloison.store.tokens import SPAN_LAYOUT, UNIT_TOKENS, Unit, write_chunk
+from cloison.store.tokens import SPAN_LAYOUT, UNIT_TOKENS, Unit, raw_rows, write_chunk
 from cloison.text.columnar import rows
 from cloison.text.encode import Encoded, Encoder
 from cloison.text.sources import Where, read_chunk
@@ -148,7 +148,7 @@ def _placed(error: RecordError, where: Where) -> RecordError:
 
 def _unit(waiting: _Rows, carry: tuple[str, ...], facts: dict[str, Any]) -> Unit:
     lengths = np.array([ids.size for ids in waiting.ids], np.int64)
-    found = np.concatenate([np.zeros(0, SPAN), *waiting.spans])
+    found = np.concatenate([raw_rows(part) for part in waiting.spans]).reshape(-1).view(SPAN)
     spans = np.zeros(found.size, SPAN_LAYOUT)
     for name in ("start", "stop", "message", "weight", "role", "terminator"):
         spans[name] = found[name]

@@ -21,7 +21,7 @@ import pyarrow as pa
 from cloison.errors import ChangedError, RecordError, StoreError
 from cloison.store.files import file_sha256, read_json, replacing, store_errors, write_json
 
-__all__ = ["SPAN_LAYOUT", "UNIT_TOKENS", "TokenStore", "Unit", "chunk_is_whole", "open_token_store", "write_chunk"]
+__all__ = ["SPAN_LAYOUT", "UNIT_TOKENS", "TokenStore", "Unit", "chunk_is_whole", "open_token_store", "raw_rows", "write_chunk"]
 
 UNIT_TOKENS = 1 << 22
 """Tokens after which a unit is closed: what writing and reading a store holds at once."""
@@ -197,9 +197,10 @@ class TokenStore:
         units, rows = self._locate(sample_ids)
         begins = self._begins(self._spans, units, rows)
         ends = self._begins(self._spans, units, rows + 1)
-        values = [values for values, _ in self._spans]
+        values = [raw_rows(values) for values, _ in self._spans]
         pieces = [values[unit][a:b] for unit, a, b in zip(units.tolist(), begins.tolist(), ends.tolist(), strict=True)]
-        return (np.concatenate(pieces) if pieces else np.zeros(0, SPAN_LAYOUT)), ends - begins
+        joined = np.concatenate(pieces) if pieces else np.zeros((0, SPAN_LAYOUT.itemsize), np.uint8)
+        return joined.reshape(-1).view(SPAN_LAYOUT), ends - begins
 
     def gather_column(self, name: str, kind: pa.DataType, sample_ids: npt.NDArray[np.int64]) -> pa.Array:
         """Return the carried column's value for each of ``sample_ids``, as ``kind``."""
@@ -230,6 +231,11 @@ class TokenStore:
             here = units == unit
             out[here] = parts[unit][1][rows[here]]
         return out
+
+
+def raw_rows(structured: npt.NDArray[np.void]) -> npt.NDArray[np.uint8]:
+    """Return structured rows as bytes [rows, itemsize]: numpy joins those in no time, and structured ones field by field."""
+    return np.ascontiguousarray(structured).view(np.uint8).reshape(structured.size, structured.dtype.itemsize)
 
 
 def open_token_store(folder: Path) -> TokenStore | None:
