@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from cloison.errors import InputError, RecordError, TemplateError
 from cloison.samples import Sample
 from cloison.spec import FORMAT_VERSION, PackSpec, canonical_hash
+from cloison.text.edges import Row, token_rows
 from cloison.text.locate import Locator, special_texts
 from cloison.text.provenance import CharSpan
 from cloison.text.sandbox import Job, Sandbox
@@ -29,8 +31,6 @@ __all__ = ["Encoded", "Encoder", "encode"]
 
 _PIECE = 512
 """Records that are rendered together, while those before them are tokenised."""
-
-Row = tuple[int, int, int, bool, int, float]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -140,7 +140,7 @@ class Encoder:
         """Return how ``record`` is read; its `Reading.describe` tells the user."""
         key = tuple(name for name, value in record.items() if value is not None)
         if key not in self._readings:
-            self._readings[key] = recognise(record, self.spec.columns)
+            self._readings[key] = recognise(record, self.spec.columns, self.spec.carry)
         return self._readings[key]
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -269,7 +269,7 @@ class Encoder:
 
     def _encoded(self, one: _Text, encoding: Any, columns: Mapping[str, Any]) -> Encoded:
         ids = encoding.ids
-        rows, straddles = _token_rows(one.spans, encoding, len(one.text), len(ids))
+        rows, straddles = token_rows(one.spans, encoding, len(one.text), len(ids))
         if not one.example.messages:
             prefix = list(self.vocabulary.prefix)
             if prefix and ids[: len(prefix)] != prefix:
@@ -311,55 +311,24 @@ class Encoder:
         return {name: record[name] for name in self.spec.carry}
 
 
-def _token_rows(spans: Sequence[Row], encoding: Any, characters: int, count: int) -> tuple[list[Row], int]:
-    """Return ``spans`` by tokens, and how many tokens lie across the outer edge of one.
-
-    A token that lies across an edge is inside; between a message's words and its terminator it is the terminator's.
-    """
-    rows: list[Row] = []
-    across: set[int] = set()
-    after = -1
-    for start, stop, role, terminator, message, weight in spans:
-        first, cut = _start(encoding, start, characters, count)
-        last, cut_last = _stop(encoding, stop, characters, count)
-        if terminator and start == after and rows and rows[-1][4] == message:
-            across.discard(first if cut else -1)
-            words = rows.pop()
-            if words[0] < first:
-                rows.append((words[0], min(words[1], first), *words[2:]))
-        elif cut:
-            across.add(first)
-        if cut_last:
-            across.add(last - 1)
-        after = stop
-        if first < last:
-            rows.append((first, last, role, terminator, message, weight))
-    return rows, len(across)
+_ENCODERS: OrderedDict[Any, tuple[Any, Encoder]] = OrderedDict()
+"""The last encoders that `encode` made, each with the tokenizer it was made from, so that a loop over records starts one."""
 
 
-def _start(encoding: Any, place: int, characters: int, count: int) -> tuple[int, bool]:
-    """Return the first token that ends behind the character ``place``, and whether it begins before it."""
-    token = _token(encoding, place, characters)
-    return (count, False) if token is None else (token, place > 0 and encoding.token_to_chars(token)[0] < place)
-
-
-def _stop(encoding: Any, place: int, characters: int, count: int) -> tuple[int, bool]:
-    """Return the first token that begins at the character ``place`` or behind it, and whether the one before lies across it."""
-    token = _token(encoding, place, characters)
-    if token is None:
-        return count, False
-    cut = encoding.token_to_chars(token)[0] < place
-    return token + cut, cut
-
-
-def _token(encoding: Any, place: int, characters: int) -> int | None:
-    """Return the first token with the character at ``place``, or with the first behind it that is in any."""
-    while place < characters:
-        token: int | None = encoding.char_to_token(place)
-        if token is not None:
-            return token
-        place += 1  # a blank that the tokenizer drops
-    return None
+def _encoder(tokenizer: Any, spec: PackSpec) -> Encoder:
+    if isinstance(tokenizer, (str, os.PathLike)):
+        path = Path(tokenizer)
+        files = sorted(path.glob("*.j*")) if path.is_dir() else [path]
+        identity: Any = (str(path.resolve()), [(file.name, file.stat().st_mtime_ns) for file in files if file.is_file()])
+    else:
+        identity = (id(tokenizer), getattr(tokenizer, "chat_template", None))
+    key = canonical_hash([repr(identity), spec.token_options()])
+    if key not in _ENCODERS:
+        _ENCODERS[key] = (tokenizer, Encoder(tokenizer, spec))
+        while len(_ENCODERS) > 4:
+            _ENCODERS.popitem(last=False)[1][1].close()
+    _ENCODERS.move_to_end(key)
+    return _ENCODERS[key][1]
 
 
 def encode(
@@ -369,24 +338,20 @@ def encode(
 
     Args:
         record: in any shape that the readers know: messages, prompt/completion, text, ShareGPT, alpaca, input_ids.
-        tokenizer: a path, a `tokenizers.Tokenizer`, a fast transformers tokenizer, or an `Encoder` (for many records: it keeps
-            the renderer process; its own spec holds).
+        tokenizer: a path, a `tokenizers.Tokenizer`, a fast transformers tokenizer, or an `Encoder` (whose own spec holds).
         train_on: "auto" (assistant for chats, completion for pairs, all for documents), "assistant", "last-assistant",
             "completion" or "all".
         spec: where ``columns``, ``chat_template`` and the like come from; or name them as ``options``.
 
     Raises:
         RecordError: the record is in no known shape; TemplateError, SpanError where its template fails.
+
+    Cost: a millisecond a record; the first call with a tokenizer loads it and starts its renderer, which the next calls share.
     """
-    if isinstance(tokenizer, Encoder):
-        encoder = tokenizer
-    else:
-        encoder = Encoder(tokenizer, (spec or PackSpec(capacity=1)).with_(**options))
-    try:
-        (done,) = encoder.encode_batch([record])
-    finally:
-        if encoder is not tokenizer:
-            encoder.close()
+    encoder = (
+        tokenizer if isinstance(tokenizer, Encoder) else _encoder(tokenizer, (spec or PackSpec(capacity=1)).with_(**options))
+    )
+    (done,) = encoder.encode_batch([record])
     if isinstance(done, RecordError):
         raise done
     made, weights = labels(done.input_ids, done.spans, done.shape, train_on)

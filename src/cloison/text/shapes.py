@@ -45,6 +45,8 @@ _LAYOUTS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
 )
 """Shape, layout, the parts that it must have and those that it may have; the first that fits is taken."""
 
+_MOST_DEEP = 64
+
 _SPEAKERS = {
     "human": "user",
     "user": "user",
@@ -118,12 +120,13 @@ class Example:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def recognise(record: Mapping[str, Any], columns: Mapping[str, str] | None = None) -> Reading:
+def recognise(record: Mapping[str, Any], columns: Mapping[str, str] | None = None, carry: Sequence[str] = ()) -> Reading:
     """Return how ``record`` is read.
 
     Args:
         record: columns by name.
         columns: part (a name in `PARTS`) to column, where the user names them; the other parts keep their own names.
+        carry: columns that are carried along: they are not among the unused.
 
     Raises:
         RecordError: no shape fits.
@@ -142,7 +145,7 @@ def recognise(record: Mapping[str, Any], columns: Mapping[str, str] | None = Non
             found = {part: column for part, column in have.items() if column and record.get(column) is not None}
             if "weight" in columns:
                 found["weight"] = columns["weight"]
-            return Reading(shape, layout, found, tuple(name for name in record if name not in found.values()))
+            return Reading(shape, layout, found, tuple(name for name in record if name not in {*found.values(), *carry}))
     have_ = ", ".join(f"{name} ({type(value).__name__})" for name, value in record.items()) or "none"
     wanted = " or ".join(" + ".join(columns.get(part, part) for part in must) for _, _, must, _ in named or _LAYOUTS)
     raise RecordError(
@@ -165,9 +168,9 @@ def read_record(record: Mapping[str, Any], reading: Reading) -> Example:
     if reading.shape == "text":
         return Example("text", texts=(_string(parts["text"], "text"),), weight=weight)
     extra: dict[str, Any] = {
-        "tools": _listed(parts.get("tools"), "tools"),
-        "documents": _listed(parts.get("documents"), "documents"),
-        "options": _options(parts.get("chat_template_kwargs")),
+        "tools": _shallow(_listed(parts.get("tools"), "tools"), "tools"),
+        "documents": _shallow(_listed(parts.get("documents"), "documents"), "documents"),
+        "options": _shallow(_options(parts.get("chat_template_kwargs")), "chat_template_kwargs"),
         "weight": weight,
     }
     if reading.layout == "prompt/completion":
@@ -221,6 +224,7 @@ def _messages(value: Any, name: str) -> tuple[list[dict[str, Any]], list[float] 
             messages.append(dict(message))
         else:
             kept = {key: item for key, item in message.items() if item is not None}
+            _shallow(kept, f"{name}[{index}]")
             if "weight" in kept:
                 weight = _weight(kept.pop("weight"), f"{name}[{index}].weight")
             for key in ("train", "training"):
@@ -314,9 +318,25 @@ def _weight(value: Any, name: str) -> float:
     return float(value)
 
 
+def _shallow(value: Any, name: str, left: int = _MOST_DEEP) -> Any:
+    """Return ``value``, or raise where it nests so deep that a renderer could not take it."""
+    if left < 0:
+        raise RecordError(f"{name} may nest {_MOST_DEEP} levels deep.", "It nests deeper.", "Flatten it.")
+    if isinstance(value, Mapping):
+        for item in value.values():
+            _shallow(item, name, left - 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _shallow(item, name, left - 1)
+    return value
+
+
 def _shown(value: Any) -> str:
     """Return a short text of what was found."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = "something that nests too deep"
     return f"{text[:80]}... ({type(value).__name__})" if len(text) > 80 else f"{text} ({type(value).__name__})"
 
 

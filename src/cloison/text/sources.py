@@ -278,7 +278,7 @@ def _first_reading(jobs: Sequence[Mapping[str, Any]], spec: PackSpec | None) -> 
             for where, record in read_chunk({**job, "columns": None} if "columns" in job else job):
                 if isinstance(record, RecordError):
                     return None, f"{where}: {record}"
-                return recognise(record, spec.columns if spec else {}), ""
+                return recognise(record, spec.columns if spec else {}, spec.carry if spec else ()), ""
         except RecordError as error:
             return None, f"{job['path']}: {error}"
     return None, "no records"

@@ -27,7 +27,7 @@ class Vocabulary:
         prefix: the ids that the tokenizer itself puts before a text (a BOS), by its post-processor.
         suffix: the ids that it puts behind one.
         size: ids are below this.
-        content_hash: sha256 (hex) of the tokenizer's own serialised form and the special tokens.
+        content_hash: sha256 (hex) of the tokenizer's own serialised form (what only decodes aside) and the special tokens.
     """
 
     backend: Any
@@ -134,15 +134,19 @@ def _templates(value: Any) -> dict[str, str]:
 
 
 def _assembled(backend: Any, special: dict[str, str], templates: dict[str, str]) -> Vocabulary:
+    """Return the Vocabulary of ``backend`` without truncation, padding and trimmed offsets; the caller's object stays as it is."""
     from tokenizers import Tokenizer
 
-    if backend.truncation is not None or backend.padding is not None:
-        # The caller's own object stays as it is.
-        backend = Tokenizer.from_str(backend.to_str())
-        backend.no_truncation()
-        backend.no_padding()
-    content = hashlib.sha256(backend.to_str().encode("utf-8"))
-    content.update(json.dumps(special, sort_keys=True).encode("utf-8"))
+    text = backend.to_str()
+    head, model, rest = text.partition('"model":')
+    settings = json.loads(head + '"model":0}')
+    plain = _untrimmed(settings) | {"truncation": None, "padding": None}
+    if plain != settings:
+        # Trimmed offsets leave out the blank at the head of a token, and with it where a span begins.
+        backend = Tokenizer.from_str(json.dumps(plain, ensure_ascii=False)[:-2].rpartition('"model":')[0] + model + rest)
+    plain.pop("decoder", None)
+    content = hashlib.sha256(json.dumps([plain, special], sort_keys=True).encode("utf-8", "surrogatepass"))
+    content.update(rest.encode("utf-8"))
     bare = backend.encode("a", add_special_tokens=False).ids
     full = backend.encode("a", add_special_tokens=True).ids
     room = len(full) - len(bare)
@@ -156,6 +160,12 @@ def _assembled(backend: Any, special: dict[str, str], templates: dict[str, str])
         size=int(backend.get_vocab_size(with_added_tokens=True)),
         content_hash=content.hexdigest(),
     )
+
+
+def _untrimmed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: False if name == "trim_offsets" else _untrimmed(item) for name, item in value.items()}
+    return [_untrimmed(item) for item in value] if isinstance(value, list) else value
 
 
 def save_tokenizer(vocabulary: Vocabulary, folder: Path) -> None:
