@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,52 +17,20 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.blocks import Block
-from cloison.errors import CloisonError, InputError
+from cloison.errors import CloisonError
 from cloison.proof.blocks import alone, bounds
-from cloison.proof.gradients import embedding_of
+from cloison.proof.comparing import JITTER_MARGIN, MARGIN, Comparison, gap, jittered, token_losses
 from cloison.proof.isolation import scale_of
+from cloison.proof.parameter_gradients import compare_gradients
 from cloison.proof.run import Outputs, Subject
-from cloison.segments import IGNORE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
-__all__ = ["MARGIN", "TWIN_PARAMETERS", "Comparison", "Equality", "equality", "jittered", "token_losses", "twin_of"]
-
-MARGIN = 3.0
-"""How many times the floor a packed run may differ: the same rounding errors in another order."""
-
-JITTER_MARGIN = 16.0
-"""The same where the floor is the response to one rounding of the embeddings: every later operation rounds too."""
+__all__ = ["TWIN_PARAMETERS", "Equality", "equality", "twin_of"]
 
 TWIN_PARAMETERS = 64_000_000
 """The largest model that is copied in float64."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two runs of the same samples, packed and alone.
-
-    Attributes:
-        quantity: "logits", "hidden states", "loss per token" or "parameter gradients".
-        error: the largest difference, in standard deviations of the quantity (for gradients: of each parameter's largest).
-        floor: the measured noise, in the same unit.
-        allowed: what ``error`` may be.
-        where: the segment (or the parameter) with the largest difference.
-    """
-
-    quantity: str
-    error: float
-    floor: float
-    allowed: float
-    where: str = ""
-
-    @property
-    def equal(self) -> bool:
-        """Whether the difference is rounding."""
-        return bool(self.error <= self.allowed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,14 +114,14 @@ def equality(
             source = f"response to one rounding of the embeddings to {_dtype(own.alone)}"
             floor, margin = rounding, JITTER_MARGIN
         else:
-            floor, margin = _gap(own.alone, exact.alone), MARGIN
+            floor, margin = gap(own.alone, exact.alone), MARGIN
             source = f"error of the {_dtype(own.alone)} model alone against its float64 copy"
         pairs: list[tuple[str, Tensor, Tensor, float, float]] = [("logits", own.packed, reference, floor / scale, margin)]
         if own.hidden is not None:
             together, single = own.hidden
             hidden_floor = floor
             if exact is not None and exact.hidden is not None:
-                hidden_floor, single = _gap(single, exact.hidden[1]), exact.hidden[1]
+                hidden_floor, single = gap(single, exact.hidden[1]), exact.hidden[1]
                 pairs.append(("hidden states", together, single, hidden_floor / scale_of(single), margin))
         if exact is not None and twin is not None and twin.packs:
             response = _response(twin, blocks, run, exact.alone, 2.0**-24)
@@ -165,7 +132,7 @@ def equality(
             comparisons.append(losses)
     if gradients and subject.module is not None:
         try:
-            comparisons.append(_gradients(subject, twin, blocks, run))
+            comparisons.append(compare_gradients(subject, twin, blocks, run))
         except (RuntimeError, NotImplementedError, CloisonError) as error:
             notes.append(f"gradients were not compared ({_first_line(error)})")
     sharp = pairs[-1] if pairs[-1][0] == "logits (float64)" else pairs[0]
@@ -199,35 +166,6 @@ def twin_of(subject: Subject) -> Subject | None:
     return replace(made, call=cast(made.call), call_single=cast(made.call_single))
 
 
-def token_losses(logits: Tensor, blocks: Sequence[Block]) -> Tensor:
-    """Return the cross entropy of every target, [targets], in packed order: labels shifted inside each segment."""
-    import torch
-
-    targets = np.concatenate([block.targets for block in blocks]).astype(np.int64)
-    wanted = torch.from_numpy(targets).to(logits.device)
-    at = wanted != IGNORE
-    values = logits[at] if logits.dtype in (torch.float32, torch.float64) else logits[at].float()
-    return torch.nn.functional.cross_entropy(values, wanted[at], reduction="none")
-
-
-@contextmanager
-def jittered(subject: Subject, relative: float) -> Iterator[None]:
-    """Multiply every number of the input embeddings by 1 + ``relative`` or 1 - ``relative``, at random with a fixed seed."""
-    import torch
-
-    def hook(inner: Any, args: Any, output: Tensor) -> Tensor:
-        signs = torch.randint(0, 2, output.shape, generator=torch.Generator().manual_seed(1)).to(output) * 2 - 1
-        return output * (1 + relative * signs)
-
-    if subject.module is None:
-        raise InputError("a rounding of the embeddings needs the module.", "The callable shows none.", "Pass the module.")
-    handle = embedding_of(subject.module).register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
 # ---------------------------------------------------------------------- runs
 
 
@@ -255,7 +193,7 @@ def _response(
     eps = torch.finfo(base.dtype).eps / 2 if relative is None else relative
     with jittered(subject, eps):
         moved = torch.cat([wrap(subject.run_alone)(block).logits for block in alone(blocks)])
-    return _gap(moved, base)
+    return gap(moved, base)
 
 
 def _compare(
@@ -276,54 +214,8 @@ def _losses(own: _Runs, exact: _Runs | None, blocks: Sequence[Block]) -> Compari
     spread = scale_of(reference) if reference.numel() > 1 else 1.0
     if exact is None:
         return None
-    floor = _gap(single, reference) / spread
-    return Comparison("loss per token", _gap(packed, reference) / spread, floor, MARGIN * floor)
-
-
-def _gradients(subject: Subject, twin: Subject | None, blocks: Sequence[Block], wrap: Callable[..., Any]) -> Comparison:
-    """Compare the gradients of the summed loss, parameter by parameter, each in units of its largest entry.
-
-    A parameter whose gradient is zero but for rounding (a bias before a softmax) is measured against the median of the others.
-    """
-    if twin is None:
-        raise InputError("gradients are compared against a float64 copy.", "There is none.", "Verify a smaller twin.")
-    packed = _summed_gradients(subject, lambda: [wrap(subject.run)(blocks).logits], [list(blocks)])
-    singles = alone(blocks)
-    own = _summed_gradients(subject, lambda: (wrap(subject.run_alone)(b).logits for b in singles), [[b] for b in singles])
-    exact = _summed_gradients(twin, lambda: (wrap(twin.run_alone)(b).logits for b in singles), [[b] for b in singles])
-    largest = {name: float(gradient.abs().max()) for name, gradient in exact.items()}
-    typical = float(np.median([size for size in largest.values() if size > 0.0] or [1.0]))
-    worst, floors = (0.0, 0.0, ""), []
-    for name, reference in exact.items():
-        unit = max(largest[name], 1e-2 * typical)
-        error, floor = _gap(packed[name], reference) / unit, _gap(own[name], reference) / unit
-        floors.append(floor)
-        if error > worst[0]:
-            worst = (error, floor, name)
-    floor = max(floors, default=0.0)
-    return Comparison("parameter gradients", worst[0], floor, MARGIN * floor, worst[2])
-
-
-def _summed_gradients(subject: Subject, forwards: Callable[[], Any], parts: list[list[Block]]) -> dict[str, Tensor]:
-    import torch
-
-    module = subject.module
-    assert module is not None
-    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    if not named:
-        raise InputError("gradients need a parameter that wants one.", "All are frozen.", "Unfreeze one, or skip gradients.")
-    total = {name: torch.zeros_like(p) for name, p in named}
-    with torch.enable_grad():
-        for logits, part in zip(forwards(), parts, strict=True):
-            if not sum(block.num_targets for block in part):
-                continue
-            loss = token_losses(logits, part).sum()
-            for (name, _), gradient in zip(
-                named, torch.autograd.grad(loss, [p for _, p in named], allow_unused=True), strict=True
-            ):
-                if gradient is not None:
-                    total[name] += gradient
-    return total
+    floor = gap(single, reference) / spread
+    return Comparison("loss per token", gap(packed, reference) / spread, floor, MARGIN * floor)
 
 
 # ---------------------------------------------------------------------- small things
@@ -334,13 +226,6 @@ def _by_token(first: Tensor, second: Tensor) -> npt.NDArray[np.float64]:
 
     gap = torch.where(first == second, 0.0, (first.double() - second.double()).abs()).nan_to_num(nan=float("inf"))
     return np.asarray(gap.amax(-1).cpu().numpy(), np.float64)
-
-
-def _gap(first: Tensor, second: Tensor) -> float:
-    import torch
-
-    gap = torch.where(first == second, 0.0, (first.double() - second.double()).abs())
-    return float(gap.nan_to_num(nan=float("inf")).max()) if gap.numel() else 0.0
 
 
 def _doubled(value: Any) -> Any:

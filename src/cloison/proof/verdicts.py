@@ -133,7 +133,8 @@ def equality_said(equal: Equality, mismatch: Mismatch | None, leaks: bool, fix: 
     compared = ", ".join(f"{c.quantity} {c.error:.1e}" for c in equal.comparisons)
     if equal.equal:
         first = equal.comparisons[0]
-        said = f"within rounding ({compared}; allowed {first.allowed:.1e})"
+        untested = f"; not tested: {'; '.join(equal.notes)}" if equal.notes else ""
+        said = f"within rounding ({compared}; allowed {first.allowed:.1e}){untested}"
         return Verdict("equality", "exact", said, evidence), []
     worst = equal.worst
     said = f"{worst.quantity} differ by {worst.error:.2g} where rounding is {worst.floor:.1e} ({worst.where or 'all'})"
