@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloison.exact.adapter import Adapter
 from cloison.exact.adapt import adapt
+from cloison.exact.adapter import Adapter
 
 __all__ = ["Adapter", "adapt"]

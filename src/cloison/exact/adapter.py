@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from cloison.blocks import Block
 from cloison.errors import InputError
-from cloison.exact.batches import PackedBatch, read_batch
+from cloison.exact.batches import read_batch
 from cloison.exact.calling import logits_of
-from cloison.exact.certificate import Certificate, check_unchanged
-from cloison.exact.loss import packed_loss
+from cloison.exact.certificate import Certificate, Vitals, check_vitals, vitals
+from cloison.exact.router_loss import auxiliary, router_logits, wants_router_loss
 from cloison.exact.ways import Way
 from cloison.forms.hf import flat, rows
+from cloison.losses import token_mean
 
 if TYPE_CHECKING:
     import torch
@@ -26,20 +28,23 @@ __all__ = ["Adapter"]
 class Adapter:
     """A model and the way in which it runs packed batches exactly. `cloison.adapt` makes it.
 
-    ``adapter(**batch)`` returns the model's own output object, with the index of ``batch["input_ids"]`` whatever ran inside, and
-    with ``loss`` where ``labels`` are given. Outside that call the model is untouched: its weights, configuration and forward
-    are those that it had.
+    ``adapter(**batch)`` returns the model's own output object, with the index of ``batch["input_ids"]`` whatever ran inside,
+    and with ``loss`` where ``labels`` are given. Outside that call the model is untouched: its weights, configuration and
+    forward are those that it had.
 
     Attributes:
         model: the model itself.
         way: how packed batches run.
-        certificate: what was proven, on what, and what was not tested.
+        certificate: what was proven, on what, and what was not tested; None while it is being proven.
     """
 
     model: torch.nn.Module
     way: Way
-    certificate: Certificate
-    closed: bool = False
+    certificate: Certificate | None = None
+    _vitals: Vitals | None = None
+
+    def __post_init__(self) -> None:
+        self._vitals = vitals(self.model)
 
     def __call__(self, **batch: Any) -> Any:
         """Return the model's outputs for a packed batch, in packed row order.
@@ -47,21 +52,34 @@ class Adapter:
         Args:
             input_ids: int64 [B, T], packed rows.
             labels: int64 [B, T], same index (the adapter shifts), -100 where not a target; then the output has a ``loss``: the
-                mean over targets, or the sum divided by ``num_items_in_batch`` where that is given; with ``loss_weights``
-                [B, T] each target counts by its weight.
+                mean over targets (`cloison.losses.token_mean`), or their sum over ``num_items_in_batch`` where that is given;
+                with ``loss_weights`` [B, T] each target counts by its weight. Where ``output_router_logits`` is passed, or
+                set in the configuration, the loss of balance over the valid tokens is added as the model adds it.
             seq_lengths, cu_seqlens, segment_ids, position_ids, attention_mask: the boundaries, see `read_batch`.
             **: anything else goes to the model.
 
         Raises:
             InputError, BoundaryError: see `read_batch`; or the model is not what was certified.
         """
-        check_unchanged(self)
+        if self._vitals is None:
+            raise InputError("this adapter runs no more.", "restore() gave its model back.", "Call cloison.adapt(model) again.")
+        check_vitals(self._vitals, self.model)
         items = batch.pop("num_items_in_batch", None)
+        balanced = wants_router_loss(self.model, batch)
         packed = read_batch(batch)
-        outputs = self.way.run(self.model, packed)
-        if packed.labels is None:
+        collecting: Any = router_logits(self.model) if balanced else nullcontext([])
+        with collecting as found:
+            outputs = self.way.run(self.model, packed)
+        if packed.labels is None and not balanced:
             return outputs
-        return _with_loss(outputs, packed, items)
+        loss = None
+        if packed.labels is not None:
+            loss = token_mean(logits_of(outputs), packed.labels, packed.loss_weights, denominator=items)
+        if balanced:
+            aux, coefficient = auxiliary(self.model, self.way, packed, found)
+            outputs.aux_loss = aux
+            loss = None if loss is None else loss + coefficient * aux
+        return _with_loss(outputs, loss)
 
     def collate(self, blocks: Iterable[Block] | Block) -> dict[str, Any]:
         """Return the batch of ``blocks`` in the layout that suits the way, boundaries included, for ``adapter(**batch)``."""
@@ -80,15 +98,14 @@ class Adapter:
 
     def restore(self) -> torch.nn.Module:
         """Return the model as it was before `adapt`; this adapter refuses further calls."""
-        self.closed = True
+        self._vitals = None
         return self.model
 
     def __repr__(self) -> str:
-        return f"Adapter({self.certificate.line()})"
+        return f"Adapter({self.certificate.line() if self.certificate is not None else self.way.name})"
 
 
-def _with_loss(outputs: Any, packed: PackedBatch, items: Any) -> Any:
-    loss = packed_loss(logits_of(outputs), packed, items)
+def _with_loss(outputs: Any, loss: Any) -> Any:
     if hasattr(outputs, "logits"):
         outputs.loss = loss
         return outputs

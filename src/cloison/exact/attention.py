@@ -1,8 +1,8 @@
 """Our own attention: each segment attends to itself alone, in memory and time that grow with the tokens, not with their square.
 
 It is registered with transformers' `AttentionInterface` under the name `NAME`. The boundaries come as the tensor that the model
-passes as ``attention_mask`` (transformers returns a 4-D mask untouched), so that a second forward, a recomputation in the backward
-and a pipeline schedule each read those of their own micro-batch. Nothing is kept between calls.
+passes as ``attention_mask`` (transformers returns a 4-D mask untouched), so that a second forward, a recomputation in the
+backward and a pipeline schedule each read those of their own micro-batch. Nothing is kept between calls.
 """
 
 from __future__ import annotations
@@ -110,14 +110,14 @@ def segment_attention(
             raise BoundaryError("position_bias needs one row.", f"There are {batch}.", "Flatten the batch.")
     pieces = _chunked(stated.lengths, stated.chunk)
     starts = [0, *np.cumsum(pieces).tolist()]
-    queries, keys, values = (t.split(pieces, dim=2) for t in (query, key, value))
+    queries, keys, values = (torch.split(t, pieces, dim=2) for t in (query, key, value))
     parts: list[Any] = [None] * len(pieces)
     for places in _together(pieces, apart=position_bias is not None):
         q, k, v = (_stacked([part[i] for i in places]) for part in (queries, keys, values))
         place = slice(starts[places[0]], starts[places[0] + 1])
         bias = None if position_bias is None else position_bias[..., place, place]
         out = _attend(q, k, v, _Kind(causal, window, scaling, dropout, softcap, sinks, bias))
-        for index, part in zip(places, out.split(1), strict=True):
+        for index, part in zip(places, torch.split(out, 1), strict=True):
             parts[index] = part
     output = _joined(parts).reshape(heads, batch, width, -1).permute(1, 2, 0, 3)
     return output.contiguous(), None

@@ -1,4 +1,4 @@
-"""PackedBatch: what an adapter was asked to run, with its boundaries read once and checked against everything that states them."""
+"""PackedBatch: what an adapter was asked to run, its boundaries read once and checked against all that states them."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class PackedBatch:
 def read_batch(keywords: Mapping[str, Any]) -> PackedBatch:
     """Return the batch that a model's keywords describe.
 
-    The boundaries come from ``seq_lengths`` (a row of lengths, or one row of lengths for each row of ids, filled up with 0), from
-    ``cu_seqlens`` / ``cu_seq_lens_q`` / ``cu_seq_lens_k`` (over the flattened rows) or from ``segment_ids`` [B, T] (0 is padding).
-    Whatever else states boundaries (``position_ids``, a 2-D ``attention_mask``, another of these) must say the same.
+    The boundaries come from ``seq_lengths`` (a row of lengths, or one row of lengths for each row of ids, filled up with 0),
+    from ``cu_seqlens`` / ``cu_seq_lens_q`` / ``cu_seq_lens_k`` (over the flattened rows) or from ``segment_ids`` [B, T] (0 is
+    padding). Whatever else states boundaries (``position_ids``, a 2-D ``attention_mask``, another of these) must say the same.
 
     Raises:
         InputError: no boundaries, or ids that are not [B, T].

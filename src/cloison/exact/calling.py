@@ -1,8 +1,8 @@
 """Running a model's own forward for a while with other attention, other mixers, and in the recomputations that follow from it.
 
 Nothing of this outlives the call: what is changed on the model is put back when the forward returns. A recomputation in the
-backward (gradient checkpointing, of either kind, on whatever thread) runs a closure that puts the same changes on again, with the
-boundaries of its own call, and off when it ends. No state is shared between calls.
+backward (gradient checkpointing, of either kind, on whatever thread) runs a closure that puts the same changes on again, with
+the boundaries of its own call, and off when it ends. No state is shared between calls.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from cloison.exact.sdpa_calls import answered
+from cloison.segments import Segments
+
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Changes", "accepted", "call", "forget", "logits_of"]
+__all__ = ["Changes", "accepted", "balances", "call", "forget", "logits_of", "replaced"]
 
 _CHECKPOINT = "_gradient_checkpointing_func"  # where transformers keeps a layer's checkpointing function (4.56 to 5.24)
 _IMPLEMENTATION = "_attn_implementation_internal"  # what config._attn_implementation reads
@@ -29,10 +32,12 @@ class Changes:
 
     Attributes:
         attention: the name of a registered attention, or None for the model's own.
+        segments: the boundaries within which torch's own attention function is answered, or None.
         forwards: module to the forward that stands in for its own.
     """
 
     attention: str | None = None
+    segments: Segments | None = None
     forwards: Mapping[torch.nn.Module, Callable[..., Any]] = field(default_factory=lambda: MappingProxyType({}))
 
     @contextmanager
@@ -41,9 +46,11 @@ class Changes:
         with ExitStack() as stack:
             if self.attention is not None:
                 for config in _configs(model):
-                    stack.enter_context(_set(config, _IMPLEMENTATION, self.attention))
+                    stack.enter_context(replaced(config, _IMPLEMENTATION, self.attention))
             for module, forward in self.forwards.items():
-                stack.enter_context(_set(module, "forward", forward))
+                stack.enter_context(replaced(module, "forward", forward))
+            if self.segments is not None:
+                stack.enter_context(answered(self.segments))
             yield
 
     @contextmanager
@@ -60,17 +67,20 @@ class Changes:
 
             return with_changes
 
+        if self.attention is None and self.segments is None and not self.forwards:
+            yield
+            return
         with ExitStack() as stack:
             stack.enter_context(self.on(model))
             for module in model.modules():
                 checkpoint = getattr(module, _CHECKPOINT, None)
                 if checkpoint is not None:
-                    stack.enter_context(_set(module, _CHECKPOINT, again(checkpoint)))
+                    stack.enter_context(replaced(module, _CHECKPOINT, again(checkpoint)))
             yield
 
 
 @contextmanager
-def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Set an attribute of the instance itself, and put back what was there, or that nothing was."""
     own = vars(owner)
     had, old = name in own, own.get(name)
@@ -102,9 +112,18 @@ def accepted(model: torch.nn.Module, keywords: Mapping[str, Any]) -> dict[str, A
 
 
 def call(model: torch.nn.Module, input_ids: torch.Tensor, **keywords: Any) -> Any:
-    """Return the model's outputs, without a cache."""
+    """Return the model's outputs, without a cache, and without a loss of balance, which a 4-D mask crashes."""
     named = accepted(model, {"use_cache": False})
-    return model(input_ids=input_ids, **named, **keywords)
+    if balances(model):
+        named["output_router_logits"] = False
+    return model(input_ids=input_ids, **{**named, **keywords})
+
+
+def balances(model: torch.nn.Module) -> bool:
+    """Whether the configuration asks for the router's logits, and so for the loss of balance."""
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return bool(getattr(text, "output_router_logits", False))
 
 
 def logits_of(outputs: Any) -> torch.Tensor:
@@ -129,7 +148,7 @@ def forget(model: torch.nn.Module) -> None:
     """
     for module in model.modules():
         own = vars(module)
-        if "max_seq_len_cached" in own and "original_max_seq_len" in own and hasattr(module, "original_inv_freq"):
-            if module.max_seq_len_cached != module.original_max_seq_len:  # type: ignore[operator]
-                module.max_seq_len_cached = module.original_max_seq_len  # type: ignore[assignment]
-                module.inv_freq = module.original_inv_freq  # type: ignore[assignment]
+        cached, first = own.get("max_seq_len_cached"), own.get("original_max_seq_len")
+        if cached != first and hasattr(module, "original_inv_freq"):
+            own["max_seq_len_cached"] = first
+            module.inv_freq = module.original_inv_freq

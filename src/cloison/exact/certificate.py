@@ -13,9 +13,7 @@ from cloison.spec import canonical_hash
 if TYPE_CHECKING:
     import torch
 
-    from cloison.exact.adapter import Adapter
-
-__all__ = ["Certificate", "check_unchanged", "set_up"]
+__all__ = ["Certificate", "Vitals", "check_vitals", "compiled", "set_up", "vitals"]
 
 
 @dataclass(frozen=True)
@@ -23,21 +21,27 @@ class Certificate:
     """What was proven.
 
     Attributes:
-        set_up: plain data that names the model's configuration, its attention, kernels and their versions, dtype, device kind,
-            training mode and checkpointing: see `set_up`.
-        rung: the letter of the way; ``way`` is its name.
-        positions: the signal's form, within ``way``.
-        measured: how far outputs and gradients were from those of the samples alone, and how far bystanders moved, each in
-            standard deviations of the outputs, beside the floor that they were held against.
+        set_up: plain data that names the model's configuration, attention, kernels and their versions, dtype, device, mode and
+            checkpointing: see `set_up`.
+        rung: the letter of the way.
+        way: its name, positions included.
+        choice: the way as plain data, which a cache stores.
+        measured: how far bystanders moved and how far samples were from themselves alone on the first trial, in standard
+            deviations of the outputs, and the floor that this was held against.
+        verdicts: experiment to what `cloison.verify` said of the adapter.
         tried: every way before it, with what it missed by.
+        twin: how the way was chosen: "" on the model itself, else what the twin was.
         not_tested: what the proof says nothing about.
     """
 
     set_up: Mapping[str, Any]
     rung: str
     way: str
+    choice: Mapping[str, Any]
     measured: Mapping[str, float]
+    verdicts: Mapping[str, str]
     tried: tuple[Mapping[str, Any], ...]
+    twin: str
     not_tested: tuple[str, ...]
 
     @property
@@ -52,21 +56,25 @@ class Certificate:
             "set_up": dict(self.set_up),
             "rung": self.rung,
             "way": self.way,
+            "choice": dict(self.choice),
             "measured": dict(self.measured),
+            "verdicts": dict(self.verdicts),
             "tried": [dict(entry) for entry in self.tried],
+            "twin": self.twin,
             "not_tested": list(self.not_tested),
         }
 
     def to_json(self) -> str:
         """Return the certificate as JSON."""
-        return json.dumps(self.to_dict(), sort_keys=True, indent=2)
+        return json.dumps(self.to_dict(), sort_keys=True, indent=2, default=str)
 
     def line(self) -> str:
         """Return what was chosen and proven, on one line."""
+        attention = f"{self.set_up['attention']} attention" if self.set_up["attention"] else "attention of its own"
         return (
-            f"{self.set_up['model']} with {self.set_up['attention'] or 'its own'} attention, {self.set_up['dtype']}: "
-            f"{self.way}; outputs within {self.measured['equality']:.1g} sigma of alone "
-            f"(floor {self.measured['floor']:.1g}), leak {self.measured['leak']:.1g}"
+            f"{self.set_up['model']} ({attention}, {self.set_up['dtype']}, {self.set_up['device']}) runs packed blocks by "
+            f"{self.way}; {self.verdicts.get('isolation', 'isolation not tested')}; "
+            f"{self.verdicts.get('equality', 'equality not tested')}" + (f"; {self.twin}" if self.twin else "")
         )
 
 
@@ -74,37 +82,90 @@ def set_up(model: torch.nn.Module) -> dict[str, Any]:
     """Return, as plain data, everything about ``model`` and its surroundings that a proof depends on."""
     import torch
 
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     plain = config.to_dict() if hasattr(config, "to_dict") else {}
-    parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
-    versions = {"torch": torch.__version__}
+    for name in ("transformers_version", "_name_or_path"):
+        plain.pop(name, None)
+    alive = vitals(model)
+    versions = {"torch": str(torch.__version__)}
     if config is not None:
         import transformers
 
         versions["transformers"] = transformers.__version__
     return {
         "model": type(model).__name__,
-        "config": canonical_hash(repr(sorted(plain.items()))),
+        "config": canonical_hash(repr(sorted(plain.items(), key=lambda item: item[0]))),
         "modules": canonical_hash([(name, type(module).__name__) for name, module in model.named_modules()]),
-        "attention": getattr(config, "_attn_implementation", None) or "",
-        "experts": getattr(config, "_experts_implementation", None) or "",
-        "dtype": str(parameter.dtype).removeprefix("torch.") if parameter is not None else "none",
-        "device": parameter.device.type if parameter is not None else "cpu",
-        "checkpointing": bool(getattr(model, "is_gradient_checkpointing", False)),
+        "attention": alive.attention,
+        "experts": alive.experts,
+        "dtype": alive.dtype,
+        "device": alive.device.split(":")[0],
+        "training": model.training,
+        "checkpointing": alive.checkpointing,
+        "compiled": alive.compiled,
         "versions": versions,
     }
 
 
-def check_unchanged(adapter: Adapter) -> None:
-    """Raise an InputError where the adapter was given back, or its model is no longer what was certified."""
-    if adapter.closed:
-        raise InputError("this adapter runs no more.", "restore() gave its model back.", "Call cloison.adapt(model) again.")
-    now, then = set_up(adapter.model), adapter.certificate.set_up
-    for name in ("attention", "experts", "dtype", "device", "checkpointing", "modules", "config"):
-        if now[name] != then[name]:
-            what = {"modules": "its modules were replaced or wrapped", "config": "its configuration was changed"}
-            raise InputError(
-                "an adapter runs the model that was certified.",
-                f"Since adapt, {what.get(name) or f'{name} went from {then[name]} to {now[name]}'}.",
-                "Call cloison.adapt(model) again after the last change.",
-            )
+@dataclass(frozen=True)
+class Vitals:
+    """What of a model must still be so when an adapter runs it; quick to read.
+
+    Attributes:
+        modules: a hash of the classes of all modules, in order.
+        attention, experts: names of the implementations, "" where there are none.
+        dtype, device: of the first floating parameter.
+        checkpointing: whether any layer recomputes in the backward.
+        compiled: whether calls go to a compiled graph.
+    """
+
+    modules: int
+    attention: str
+    experts: str
+    dtype: str
+    device: str
+    checkpointing: bool
+    compiled: bool
+
+
+def vitals(model: torch.nn.Module) -> Vitals:
+    """Return the vitals of ``model``."""
+    config = getattr(model, "config", None)
+    modules = list(model.modules())
+    parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
+    return Vitals(
+        hash(tuple(id(type(module)) for module in modules)),
+        getattr(config, "_attn_implementation", None) or "",
+        getattr(config, "_experts_implementation", None) or "",
+        "none" if parameter is None else str(parameter.dtype).removeprefix("torch."),
+        "cpu" if parameter is None else str(parameter.device),
+        any(vars(module).get("gradient_checkpointing") is True for module in modules),
+        compiled(model),
+    )
+
+
+def compiled(model: torch.nn.Module) -> bool:
+    """Whether calls of ``model`` go to a graph made by ``torch.compile``, around it or in place."""
+    return type(model).__name__ == "OptimizedModule" or getattr(model, "_compiled_call_impl", None) is not None
+
+
+def check_vitals(then: Vitals, model: torch.nn.Module) -> None:
+    """Raise an InputError that names what changed since ``then``, if anything did."""
+    now = vitals(model)
+    if now == then:
+        return
+    changes = {
+        "modules": "its modules were replaced, wrapped or added",
+        "attention": f"its attention went from {then.attention!r} to {now.attention!r}",
+        "experts": f"its experts went from {then.experts!r} to {now.experts!r}",
+        "dtype": f"its dtype went from {then.dtype} to {now.dtype}",
+        "device": f"it was moved from {then.device} to {now.device}",
+        "checkpointing": f"gradient checkpointing was switched {'on' if now.checkpointing else 'off'}",
+        "compiled": "it was compiled" if now.compiled else "it is no longer compiled",
+    }
+    found = [text for name, text in changes.items() if getattr(now, name) != getattr(then, name)]
+    raise InputError(
+        "an adapter runs the model that was certified.",
+        f"Since adapt, {', and '.join(found)}.",
+        "Call cloison.adapt(model) after the last change.",
+    )

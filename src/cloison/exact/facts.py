@@ -1,4 +1,4 @@
-"""What adapt looks up or tries out about a model before it climbs the rungs: its kinds of layers, and the positions it wants."""
+"""What adapt finds out about a model before it climbs the rungs: its kinds of layers, and the positions it wants."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloison.exact.calling import accepted, call, logits_of
+from cloison.proof.setup import FAILURES
 from cloison.segments import Segments
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Facts:
 def facts_of(model: torch.nn.Module, sample: torch.Tensor, tolerance: float) -> Facts:
     """Return the facts of ``model``; ``sample`` [1, n] is a lone sample to try positions on."""
     config = getattr(model, "config", None)
-    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    text: Any = config.get_text_config(decoder=True) if config is not None and hasattr(config, "get_text_config") else config
     window = _number(text, "sliding_window", "sliding_window_size", "attention_window_size", "window_size")
     chunk = _number(text, "attention_chunk_size")
     kinds: dict[str, tuple[int | None, int | None] | None] = {}
@@ -102,7 +103,7 @@ def _positions(model: torch.nn.Module, config: Any, sample: torch.Tensor, tolera
     def fits(positions: Positions) -> bool:
         try:
             tried = logits_of(call(model, sample, **positions.keywords(segments, sample.device)))
-        except Exception:  # a form that the model does not take is one that does not fit
+        except FAILURES:  # a form that the model does not take is one that does not fit
             return False
         return float((tried - own).abs().max()) <= tolerance * float(own.std())
 

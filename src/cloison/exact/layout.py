@@ -38,7 +38,7 @@ class Layout:
     def of(
         cls, segments: Segments, device: torch.device, *, padding: bool = False, chosen: Sequence[int] | None = None
     ) -> Layout:
-        """Return the layout of ``segments``, or of the ``chosen`` ones; with ``padding`` each row's padding tail counts as one."""
+        """Return the layout of ``segments``, or of the ``chosen`` ones; with ``padding`` padding tails count too."""
         import torch
 
         rows = _with_padding(segments) if padding else segments.rows()

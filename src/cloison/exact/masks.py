@@ -29,14 +29,14 @@ def signals(facts: Facts) -> list[Signal]:
 
 
 def shapes(facts: Facts) -> list[tuple[str, Callable[[Make, Segments], Any]]]:
-    """Return (name, arrangement) of the masks to try, whatever a mask is made of: ``arrange(make, segments)`` calls ``make``."""
+    """Return (name, arrangement) of the masks to try, whatever a mask is: ``arrange(make, segments)`` calls ``make``."""
     found: list[tuple[str, Callable[[Make, Segments], Any]]] = [("one mask", lambda make, segments: make(segments, None, None))]
     if facts.kinds:
         found.append(("a mask per kind of layer", lambda make, segments: _by_kind(make, segments, facts)))
     if facts.window:
-        found.append((f"window {facts.window}", lambda make, segments: make(segments, facts.window, None)))
+        found.append(("the window", lambda make, segments: make(segments, facts.window, None)))
     if facts.chunk:
-        found.append((f"chunk {facts.chunk}", lambda make, segments: make(segments, None, facts.chunk)))
+        found.append(("the chunk", lambda make, segments: make(segments, None, facts.chunk)))
     return found
 
 

@@ -2,14 +2,14 @@
 right-padded, they run, and their output is packed again.
 
 Which modules is found by experiment: the place where a leak enters (`cloison.proof.tracing`), then every module of that class,
-until nothing leaks. What a module gets beside its hidden states (rotary tables, positions, masks) is unpacked with them. Padding
-is harmless where the module is causal and independent of length and batch; where it is not, segments of equal length run
-together, without padding. The experiment on the whole model says which.
+until nothing leaks. What a module gets beside its hidden states (rotary tables, positions, masks) is unpacked with them.
+Padding is harmless where the module is causal and independent of length and batch; where it is not, segments of equal length
+run together, without padding. The experiment on the whole model says which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,13 +23,14 @@ from cloison.exact.probe import Reference, packed_batch
 from cloison.exact.signals import Signal, run_packed, way_of
 from cloison.exact.ways import Way
 from cloison.proof.coupling import has_experts, recording, replaying
+from cloison.proof.setup import FAILURES
 from cloison.proof.tracing import compare, trace
 from cloison.segments import Segments
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["search"]
+__all__ = ["chosen", "search"]
 
 Style = Literal["padded", "equal lengths"]
 
@@ -42,31 +43,49 @@ def search(model: torch.nn.Module, signals: Sequence[Signal], against: Reference
         names: list[str] = []
         for _ in range(MOST_CLASSES):
             try:
-                place = _place(model, _way(signal, names, "padded") if names else way_of(signal), against)
-            except Exception:  # noqa: BLE001 - this signal does not run with these modules wrapped
+                place = _place(model, wrapped(model, signal, names, "padded") if names else way_of(signal), against)
+            except FAILURES:  # this signal does not run, or not with these modules wrapped
                 names = []
                 break
             if place is None:
                 break
-            more = _with_its_class(model, place, names)
-            if not more:
-                names = []
+            names = _with_its_class(model, place, names)
+            if not names:
                 break
-            names = more
         if names:
-            yield _way(signal, names, "padded")
-            yield _way(signal, names, "equal lengths")
+            yield wrapped(model, signal, names, "padded")
+            yield wrapped(model, signal, names, "equal lengths")
 
 
-def _way(signal: Signal, names: Sequence[str], style: Style) -> Way:
+def wrapped(model: torch.nn.Module, signal: Signal, names: Sequence[str], style: Style) -> Way:
+    """Return ``signal`` with the modules called ``names`` run on unpacked rows."""
+    classes = list(dict.fromkeys(_class_of(model.get_submodule(name)) for name in names))
+
     def run(model: torch.nn.Module, batch: PackedBatch) -> Any:
         modules = [model.get_submodule(name) for name in names]
         forwards = {module: _unpacked(module.forward, batch.segments, style) for module in modules}
-        return run_packed(model, batch, signal, Changes(signal.attention, forwards))
+        return run_packed(model, batch, signal, Changes(signal.attention, batch.segments if signal.sdpa else None, forwards))
 
     signalled = way_of(signal)
-    kinds = ", ".join(dict.fromkeys(names)) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more"
-    return Way("e", f"{kinds}, {style}; else {signalled.name}", run, signalled.layout)
+    shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    choice = {**signal.choice, "rung": "e", "base": signal.rung, "classes": classes, "style": style}
+    return Way("e", f"{shown}, {style}; else {signalled.name}", run, signalled.layout, choice=choice)
+
+
+def chosen(model: torch.nn.Module, signals: Sequence[Signal], choice: Mapping[str, Any]) -> Way | None:
+    """Return the way that ``choice`` names (made on another model of the same kind), or None where this model has no such."""
+    signal = next((s for s in signals if s.choice == choice_of_base(choice)), None)
+    names = [name for name, module in model.named_modules() if _class_of(module) in choice["classes"]]
+    return wrapped(model, signal, names, choice["style"]) if signal is not None and names else None
+
+
+def choice_of_base(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the choice of the signal that runs around the wrapped modules."""
+    return {"rung": choice["base"], "detail": choice["detail"], "positions": list(choice["positions"])}
+
+
+def _class_of(module: torch.nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"
 
 
 # ---------------------------------------------------------------------- where a leak enters
@@ -81,10 +100,12 @@ def _place(model: torch.nn.Module, way: Way, against: Reference) -> str | None:
     shape = (base.segments.num_rows, base.segments.width)
     experts = has_experts(model)
     with torch.no_grad():
-        with recording(model) if experts else nullcontext({}) as routing:
+        watching: Any = recording(model) if experts else nullcontext({})
+        with watching as routing:
             before, _ = trace(model, lambda: way.run(model, base), shape)
         for first, batch in enumerate(others):
-            with replaying(model, routing) if experts else nullcontext():
+            held: Any = replaying(model, routing) if experts else nullcontext()
+            with held:
                 after, _ = trace(model, lambda batch=batch: way.run(model, batch), shape)  # type: ignore[misc]
             found = compare(model, before, after, np.flatnonzero(against.odd != first))
             if found is not None:

@@ -18,9 +18,12 @@ __all__ = ["signals"]
 
 
 def signals(facts: Facts) -> list[Signal]:
-    """Return the signals that run `segment_attention`; none outside transformers."""
+    """Return the signals that run `segment_attention`: through transformers' interface, or in place of torch's function."""
     if not facts.attention:
-        return []
+        return [
+            Signal("d", "in place of torch's", lambda model, batch: {}, positions, sdpa=True, dense=False)
+            for positions in facts.positions
+        ]
     register()
     return [
         Signal(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,10 @@ from cloison.exact.calling import call, forget, logits_of
 from cloison.exact.ways import Way
 from cloison.forms.joining import join
 from cloison.proof.blocks import alone, changed
-from cloison.proof.equality import JITTER_MARGIN, jittered
-from cloison.proof.isolation import scale_of
+from cloison.proof.comparing import JITTER_MARGIN, jittered
+from cloison.proof.isolation import look_ahead, scale_of
 from cloison.proof.run import subject
+from cloison.proof.setup import FAILURES
 from cloison.segments import Segments
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Reference:
         scale: the standard deviation of ``outputs``.
         floor: what rounding may do, in the same unit: the response of the samples alone to one rounding of their embeddings to
             the model's dtype, times `JITTER_MARGIN` (every later operation rounds too).
+        ids: the token ids that changed tokens are drawn from.
     """
 
     blocks: Sequence[Block]
@@ -59,6 +61,12 @@ class Reference:
     outputs: torch.Tensor
     scale: float
     floor: float
+    ids: npt.NDArray[np.int64]
+
+    def look_ahead(self, model: torch.nn.Module) -> float:
+        """Return how far the first half of a sample alone moves when its second half changes, 0.0 for a causal model."""
+        moved, _ = look_ahead(lambda blocks: _alone(model, blocks), self.blocks, self.ids, base=self.outputs)
+        return moved if moved > self.floor else 0.0
 
     @property
     def flat(self) -> list[Block]:
@@ -103,7 +111,7 @@ def reference(model: torch.nn.Module, blocks: Sequence[Block], ids: npt.NDArray[
     floor = float((moved - outputs).abs().max()) / scale * JITTER_MARGIN
     count = sum(len(block) for block in blocks)
     others = tuple(changed(blocks, range(first, count, 2), ids, seed) for first in (0, 1))
-    return Reference(blocks, (others[0], others[1]), outputs, scale, floor)
+    return Reference(blocks, (others[0], others[1]), outputs, scale, floor, ids)
 
 
 def _alone(model: torch.nn.Module, blocks: Sequence[Block]) -> torch.Tensor:
@@ -132,7 +140,7 @@ def measure(model: torch.nn.Module, way: Way, against: Reference) -> Measured:
         with torch.no_grad():
             for flat in (True, False):
                 worst = _worse(worst, _measure(model, way, against, flat))
-    except Exception as error:
+    except FAILURES as error:
         return Measured(float("inf"), float("inf"), f"{type(error).__name__}: {error}".splitlines()[0][:200])
     return worst
 

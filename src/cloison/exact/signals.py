@@ -27,6 +27,7 @@ class Signal:
         keywords: (model, batch) to what is passed beside ``input_ids``, positions aside.
         positions: the form of positions.
         attention: the registered attention that runs, or None for the model's own.
+        sdpa: whether calls of torch's ``scaled_dot_product_attention`` are answered segment by segment.
         dense: whether memory grows with the square of the row.
         fixed_shapes: see `Way`.
     """
@@ -36,13 +37,24 @@ class Signal:
     keywords: Callable[[torch.nn.Module, PackedBatch], dict[str, Any]]
     positions: Positions
     attention: str | None = None
+    sdpa: bool = False
     dense: bool = True
     fixed_shapes: bool = False
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """Plain data that names this signal on any model."""
+        return {"rung": self.rung, "detail": self.detail, "positions": [self.positions.start, self.positions.planes]}
+
+    @property
+    def name(self) -> str:
+        """The choice and the positions, for people."""
+        return ", ".join(part for part in (self.detail, str(self.positions)) if part)
 
 
 def run_packed(model: torch.nn.Module, batch: PackedBatch, signal: Signal, changes: Changes | None = None) -> Any:
     """Return the outputs of the packed rows as they are, under ``signal``."""
-    changes = Changes(signal.attention) if changes is None else changes
+    changes = Changes(signal.attention, segments=batch.segments if signal.sdpa else None) if changes is None else changes
     keywords = signal.keywords(model, batch) | signal.positions.keywords(batch.segments, batch.input_ids.device)
     with changes.on_with_recomputation(model):
         return call(model, batch.input_ids, **keywords, **batch.options)
@@ -50,11 +62,11 @@ def run_packed(model: torch.nn.Module, batch: PackedBatch, signal: Signal, chang
 
 def way_of(signal: Signal) -> Way:
     """Return ``signal`` as a way."""
-    detail = ", ".join(part for part in (signal.detail, str(signal.positions)) if part)
     return Way(
         signal.rung,
-        detail,
+        signal.name,
         lambda model, batch: run_packed(model, batch, signal),
         "rows" if signal.dense else "flat",
         signal.fixed_shapes,
+        signal.choice,
     )

@@ -18,7 +18,7 @@ __all__ = ["ways"]
 
 def ways() -> list[Way]:
     """Return the one way of this rung."""
-    return [Way("g", "", _run)]
+    return [Way("g", "", _run, choice={"rung": "g", "detail": ""})]
 
 
 def _run(model: torch.nn.Module, batch: PackedBatch) -> Any:

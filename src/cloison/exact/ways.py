@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloison.exact.batches import PackedBatch
@@ -33,9 +34,11 @@ class Way:
         rung: its letter in `RUNGS`.
         detail: the choice within the rung, for people.
         run: (model, batch) to the model's outputs in packed row order, without a loss.
-        layout: how `Adapter.collate` should lay out blocks: "flat" is one row for all, "rows" a row for each, where memory grows
+        layout: how `Adapter.collate` should lay out blocks: "flat" is one row for all, "rows" a row for each, where memory
+        grows
             with the square of a row.
         fixed_shapes: whether equal [B, T] give equal graphs, whatever the segments: what compiled models need.
+        choice: plain data that names the same choice on another model of the same kind.
     """
 
     rung: str
@@ -43,6 +46,7 @@ class Way:
     run: Callable[[torch.nn.Module, PackedBatch], Any]
     layout: Literal["flat", "rows"] = "flat"
     fixed_shapes: bool = False
+    choice: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def name(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from cloison.errors import InputError, require
 from cloison.proof.tiny_configs import BY_FIELD, BY_TYPE, FLAGS, KIND_FIELDS, NONE_TOO, NOT_BUILT
 
-__all__ = ["causal_types", "tiny_config", "tiny_model"]
+__all__ = ["causal_types", "kept_layers", "livened", "tiny_config", "tiny_model"]
 
 _PADDING = 0
 
@@ -75,7 +75,7 @@ def tiny_model(model_type: str, seed: int = 0, attn: str = "eager", **changes: A
         model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, attn_implementation=attn, dtype=torch.float32
         )
-    _liven(model, seed)
+    livened(model, seed)
     return model.eval(), config
 
 
@@ -100,7 +100,7 @@ def _shrunk(config_class: Any, model_type: str) -> dict[str, Any]:
     own = BY_TYPE.get(model_type, {})
     default = config_class(**own.get("_default", {}))
     plain = default.to_dict()
-    layers = _layers(plain)
+    layers = kept_layers(plain)
     fields: dict[str, Any] = {}
     for name, value in plain.items():
         if isinstance(value, dict) and _is_config(getattr(default, name, None)):
@@ -130,8 +130,8 @@ def _shrunk(config_class: Any, model_type: str) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if not _derived(config_class, name)}
 
 
-def _layers(plain: Mapping[str, Any]) -> list[int]:
-    """Return which layers of the default stay: the first of every kind in every list, two at least; [] without lists."""
+def kept_layers(plain: Mapping[str, Any]) -> list[int]:
+    """Return which layers of a configuration stay in a small one: the first of every kind in every list, two at least; [] without lists."""
     depth = plain.get("num_hidden_layers")
     lists = [value for name in KIND_FIELDS if isinstance(value := plain.get(name), (list, tuple)) and len(value) == depth]
     if not lists or not isinstance(depth, int):
@@ -182,7 +182,7 @@ def _small(name: str, value: Any) -> Any:
 # ---------------------------------------------------------------------- weights
 
 
-def _liven(model: Any, seed: int) -> None:
+def livened(model: Any, seed: int) -> None:
     """Draw the weights anew, so that outputs depend strongly on content: matrices double the variance of what they read.
 
     Constant vectors (norms, biases, sinks, gates) are moved off their constants, so that none of them hides a fault; what the

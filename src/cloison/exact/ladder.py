@@ -1,0 +1,46 @@
+"""The ladder: the ways of each rung for one model, in the order in which adapt tries them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cloison.exact import masks, mixers, own_attention, positions, rows, singles, varlen
+from cloison.exact.facts import Facts, facts_of
+from cloison.exact.probe import Reference
+from cloison.exact.signals import Signal, way_of
+from cloison.exact.ways import Way
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["climb", "named"]
+
+_SIGNALS = {"a": varlen.signals, "b": positions.signals, "c": masks.signals, "d": own_attention.signals}
+_BASES = "adbc"
+"""The rungs that may run around wrapped mixers, the cheapest first."""
+
+
+def climb(model: torch.nn.Module, sample: torch.Tensor, rungs: str, against: Reference) -> Iterator[Way]:
+    """Yield the ways of ``rungs``, in that order; those of rung e are found by experiments on ``model``."""
+    facts = facts_of(model, sample, against.floor)
+    for rung in rungs:
+        if rung in _SIGNALS:
+            yield from map(way_of, _SIGNALS[rung](facts))
+        elif rung == "e":
+            yield from mixers.search(model, _signals(facts), against)
+        else:
+            yield from rows.ways() if rung == "f" else singles.ways()
+
+
+def named(model: torch.nn.Module, sample: torch.Tensor, floor: float, choice: Mapping[str, Any]) -> Way | None:
+    """Return the way of ``model`` that ``choice`` names, or None where it has no such."""
+    signals = _signals(facts_of(model, sample, floor))
+    if choice.get("rung") == "e":
+        return mixers.chosen(model, signals, choice)
+    ways = [*map(way_of, signals), *rows.ways(), *singles.ways()]
+    return next((way for way in ways if dict(way.choice) == dict(choice)), None)
+
+
+def _signals(facts: Facts) -> list[Signal]:
+    return [signal for rung in _BASES for signal in _SIGNALS[rung](facts)]

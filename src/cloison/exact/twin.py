@@ -1,0 +1,108 @@
+"""A twin: the user's model with one layer of each kind and limits that short samples reach, to choose a way on.
+
+Width, heads, head size, dtype, device, attention and expert kernels are the model's own. What is cut: layers, the vocabulary,
+the number of experts, and the lengths at which something changes (windows, chunks, scaling), so that samples of a few dozen
+tokens lie on both sides of each.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cloison.proof.blocks import LONGEST_TOKENS, limits
+from cloison.proof.setup import FAILURES
+from cloison.proof.tiny import kept_layers, livened
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["LARGEST_PARAMETERS", "needs_twin", "twin_of"]
+
+LARGEST_PARAMETERS = 20_000_000
+"""Up to this size the ways are tried on the model itself."""
+
+SHORT_TOKENS = 16
+"""What windows, chunks and scaling limits become."""
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_LIMITS = (
+    "sliding_window",
+    "sliding_window_size",
+    "attention_window_size",
+    "window_size",
+    "attention_chunk_size",
+    "local_attention",
+    "original_max_position_embeddings",
+)
+
+
+def needs_twin(model: torch.nn.Module) -> bool:
+    """Whether ``model`` is too large, or its limits too long, to try ways on itself."""
+    config = getattr(model, "config", None)
+    if not hasattr(config, "get_text_config"):
+        return False
+    large = sum(p.numel() for p in model.parameters()) > LARGEST_PARAMETERS
+    return large or any(value * 2 + 3 > LONGEST_TOKENS for value in limits(config).values())
+
+
+def twin_of(model: torch.nn.Module, seed: int = 0) -> tuple[torch.nn.Module, str] | None:
+    """Return (twin, what it is), or None where the class cannot be built from a cut configuration."""
+    import torch
+
+    inner = _unwrapped(model)
+    config = copy.deepcopy(inner.config)
+    text = config.get_text_config(decoder=True)
+    layers = kept_layers(text.to_dict())
+    parameter = next(p for p in model.parameters() if p.is_floating_point())
+    try:
+        _cut(text, layers or list(range(min(2, _depth(text)))))
+        with torch.random.fork_rng(devices=[]), torch.device(parameter.device):
+            torch.manual_seed(seed)
+            twin = type(inner)(config).to(parameter.dtype)
+    except FAILURES:  # what a configuration's own rules say to being cut
+        return None
+    livened(twin, seed)
+    for module in twin.modules():
+        module.training = model.training
+    depth = _depth(text)
+    return twin, f"chosen on a twin of {depth} layers, {sum(p.numel() for p in twin.parameters()):,} parameters"
+
+
+def _unwrapped(model: torch.nn.Module) -> Any:
+    """Return the transformers model inside a PEFT wrapper, or the model itself."""
+    get = getattr(model, "get_base_model", None)
+    return get() if get is not None else model
+
+
+def _depth(config: Any) -> int:
+    return int(getattr(config, "num_hidden_layers", 0))
+
+
+def _cut(config: Any, layers: list[int]) -> None:
+    """Cut a text configuration in place."""
+    plain: Mapping[str, Any] = config.to_dict()
+    depth = plain.get("num_hidden_layers")
+    for name, value in plain.items():
+        if isinstance(value, (list, tuple)) and len(value) == depth and layers:
+            _try(config, name, [value[layer] for layer in layers])
+        elif name in _LIMITS and isinstance(value, int) and not isinstance(value, bool) and value > SHORT_TOKENS:
+            _try(config, name, SHORT_TOKENS)
+        elif name in _EXPERTS and isinstance(value, int) and value > 8:
+            _try(config, name, max(8, int(plain.get("num_experts_per_tok") or 0)))
+    config.num_hidden_layers = len(layers)
+    config.vocab_size = min(config.vocab_size, 1024)
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        if isinstance(plain.get(name), int) and plain[name] >= config.vocab_size:
+            _try(config, name, {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}[name])
+    rope = plain.get("rope_parameters")
+    if isinstance(rope, dict) and isinstance(rope.get("original_max_position_embeddings"), int):
+        _try(config, "rope_parameters", {**rope, "original_max_position_embeddings": SHORT_TOKENS})
+
+
+def _try(config: Any, name: str, value: Any) -> None:
+    try:
+        setattr(config, name, value)
+    except (AttributeError, TypeError, ValueError):  # a property that the class derives from other fields
+        return
