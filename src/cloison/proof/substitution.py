@@ -54,6 +54,15 @@ class Held:
     final: list[Tensor] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def tokens(self) -> tuple[int, int] | None:
+        """(rows, tokens) of the last call with ids, or None."""
+        for call in reversed(self.calls):
+            ids = call.get("input_ids")
+            if ids is not None:
+                return (int(ids.shape[0]) if ids.dim() > 1 else 1, int(ids.shape[-1]))
+        return None
+
 
 def core(model: Any) -> nn.Module:
     """Return the model inside its wrappers: ``.module`` (DDP, FSDP, DataParallel), ``._orig_mod`` (compile), PEFT."""
@@ -88,14 +97,13 @@ def sites(model: Any) -> Site:
 
 
 @contextmanager
-def substituted(
-    site: Site, tokens: tuple[int, int], seed: int | None = None, spread: float = 1.0, graph: bool = False
-) -> Iterator[Held]:
+def substituted(site: Site, seed: int | None = None, spread: float = 1.0, graph: bool = False) -> Iterator[Held]:
     """Hold a leaf in each place of ``site`` for the steps that run inside.
 
+    A head that sees other rows than the call's ids have (a loss that selects rows first) is left alone, and the hidden states
+    before it are read instead.
+
     Args:
-        tokens: (rows, tokens) of the batch; a head that sees other rows (a loss that selects them first) is left alone, and
-            the hidden states before it are read instead.
         seed: None for zeros; else normal numbers of this seed and standard deviation ``spread``, not equal in a row.
         graph: build the model's own graph too (for losses beside the logits). Without it the graph begins at the leaves, so
             that a step costs a forward and no memory for activations.
@@ -128,7 +136,7 @@ def substituted(
         return _with(output, "last_hidden_state", held.hidden[-1])
 
     def logits(_: nn.Module, __: Any, output: Any) -> Any:
-        if not isinstance(output, torch.Tensor) or output.dim() != 3 or not _same_rows(output, tokens):
+        if not isinstance(output, torch.Tensor) or output.dim() != 3 or not _same_rows(output, held.tokens):
             return None
         held.logits.append(leaf(output))
         return held.logits[-1]
@@ -157,8 +165,8 @@ def substituted(
             hook.remove()
 
 
-def _same_rows(output: Tensor, tokens: tuple[int, int]) -> bool:
-    return output.shape[0] == tokens[0] and output.shape[1] >= tokens[1]
+def _same_rows(output: Tensor, tokens: tuple[int, int] | None) -> bool:
+    return tokens is None or (output.shape[0] == tokens[0] and output.shape[1] >= tokens[1])
 
 
 def _is_module(model: Any, name: str) -> bool:

@@ -248,7 +248,7 @@ def _untrained(view: _View) -> Iterator[Finding]:
 
 def _shape(view: _View) -> Iterator[Finding]:
     shape = view.reading.shape
-    if shape.name not in ("cross entropy", "soft targets"):
+    if shape.name not in ("cross entropy", "soft targets", "nothing"):
         details = [f"smoothing {shape.smoothing:.3g}"] if shape.smoothing else []
         details += [f"z coefficient {shape.z:.3g}"] if shape.z else []
         said = {

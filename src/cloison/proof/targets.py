@@ -36,8 +36,8 @@ class LossShape:
     """What kind of loss it is.
 
     Attributes:
-        name: "cross entropy", "label smoothing", "z-loss", "label smoothing and z-loss", "confidence-weighted", "soft targets"
-            or "other".
+        name: "cross entropy", "label smoothing", "z-loss", "label smoothing and z-loss", "confidence-weighted", "soft targets",
+            "other", or "nothing" where nothing is trained.
         smoothing: the share of the weight that goes to all tokens alike.
         z: the coefficient of log-partition squared.
         terms: in words what there is beside, as an auxiliary loss that does not go through the logits.
@@ -108,10 +108,9 @@ def read_targets(
     >>> read_targets(model, {"input_ids": ids, "labels": torch.tensor([[-100, 12, 13, -100, 22]])}).tokens.tolist()
     [[12, 13, -1, 22, -1]]
     """
-    from cloison.proof.traceless import all_of, random_state, restored
+    from cloison.proof.keep import kept
 
-    ids = batch.get("input_ids")
-    if ids is None:
+    if batch.get("input_ids") is None:
         raise InputError("targets are read from a batch with input_ids.", f"It has {', '.join(batch)}.", "Add them.")
 
     def step() -> Any:
@@ -123,18 +122,28 @@ def read_targets(
             found = loss(model(**passed), batch)
         return found
 
-    with all_of(random_state(), restored(core(model))):
-        return read_step(step, sites(model), (int(ids.shape[0]), int(ids.shape[1])), seed=seed)
+    with kept(core(model), as_it_is=True):
+        return read_step(step, model, seed=seed)
 
 
-def read_step(step: Step, site: Site, tokens: tuple[int, int], *, seed: int = 0, shape: bool = True) -> Reading:
-    """Return what ``step`` trains. ``tokens`` is (B, T) of its batch; ``shape=False`` saves the probes that name the loss."""
+def read_step(step: Step, model: Any, *, seed: int = 0, shape: bool = True) -> Reading:
+    """Return what ``step`` trains; ``model`` is what it calls, wrapped or not.
+
+    ``shape=False`` saves the probes that name the loss. The number of forwards does not depend on the data.
+
+    Raises:
+        InputError: no loss, a loss that neither logits nor hidden states have a part in, or calls without ids.
+    """
     import torch
 
-    with substituted(site, tokens) as held:
+    site = sites(model)
+    with substituted(site) as held:
         loss = _scalar(step())
         place, leaf, grad = _reached(loss, held)
-    fit, head = _fitted(site, held, place, leaf, grad, tokens)
+    tokens = held.tokens
+    if tokens is None:
+        raise InputError("a step to audit calls the model with input_ids.", "No call passed any.", "Pass ids, not embeddings.")
+    fit, head = _fitted(model, site, held, place, leaf, grad)
     reading = Reading(
         _rows(fit.tokens, grad, tokens, NOTHING),
         _rows(fit.weights, grad, tokens, 0.0),
@@ -145,9 +154,9 @@ def read_step(step: Step, site: Site, tokens: tuple[int, int], *, seed: int = 0,
         float(torch.finfo(leaf.dtype).eps),
         calls=tuple(held.calls),
     )
-    if not shape or not reading.num_targets or not np.isfinite(fit.weights).all():
+    if not shape:
         return reading
-    named = _named(step, site, tokens, seed, place, fit, head, reading.precision)
+    named = _named(step, site, seed, place, fit, head, reading.precision)
     auxiliary = _auxiliary(step, site, tokens, held)
     if auxiliary is not None:
         named = replace(named, terms=("an auxiliary loss beside the logits (routers)",))
@@ -199,14 +208,14 @@ class _Head:
     bias: Tensor | None = None
 
 
-def _fitted(site: Site, held: Held, place: str, leaf: Tensor, grad: Tensor, tokens: tuple[int, int]) -> tuple[Fit, _Head]:
+def _fitted(model: Any, site: Site, held: Held, place: str, leaf: Tensor, grad: Tensor) -> tuple[Fit, _Head]:
     """Return the fit of the first probe, in the units of the loss's logits, and what lies between."""
     flat = grad.reshape(-1, grad.shape[-1])
     if place != "hidden":
         scale = _scale_of_logits(held, leaf)
         return from_logits(flat / scale), _Head(scale)
     weight = _head_weight(site)
-    scale, bias = _calibrated(site, held, tokens, weight)
+    scale, bias = _calibrated(model, site, held, weight)
     return from_hidden(flat / scale, weight, bias), _Head(scale, weight, bias)
 
 
@@ -241,15 +250,15 @@ def _head_weight(site: Site) -> Tensor:
     return whole.detach()
 
 
-def _calibrated(site: Site, held: Held, tokens: tuple[int, int], weight: Tensor) -> tuple[float, Tensor | None]:
+def _calibrated(model: Any, site: Site, held: Held, weight: Tensor) -> tuple[float, Tensor | None]:
     """Return (scale, bias) from head output to the logits of the loss, from one plain forward at hidden states of zero."""
     import torch
 
     call = {key: value for key, value in held.calls[-1].items() if key not in NO_LOSS_KEYS}
     bias = getattr(site.head, "bias", None)
     try:
-        with substituted(replace(site, head=None), tokens) as again:
-            site.top(**call)
+        with substituted(replace(site, head=None)) as again:
+            model(**call)
             final, leaf = again.final[-1], again.hidden[-1]
             slope = torch.autograd.grad(final[0, 0].sum(), leaf)[0][0, 0].double()
     except Exception:
@@ -262,7 +271,6 @@ def _calibrated(site: Site, held: Held, tokens: tuple[int, int], weight: Tensor)
 def _named(
     step: Step,
     site: Site,
-    tokens: tuple[int, int],
     seed: int,
     place: str,
     fit: Fit,
@@ -272,16 +280,18 @@ def _named(
     """Return the kind of loss, from a second probe at logits that differ."""
     import torch
 
-    trained = np.flatnonzero(fit.tokens != NOTHING)
-    rows = trained[np.unique(np.linspace(0, trained.size - 1, _SHAPE_ROWS).astype(np.int64))]
-    if float(np.median(fit.runners_up[rows])) > 0.2:
-        return LossShape("soft targets")
     spread = _SPREAD / abs(head.scale)
     if head.weight is not None:
         spread /= float(head.weight.float().norm(dim=1).mean().clamp_min(1e-9))
-    with substituted(site, tokens, seed=seed + 1, spread=spread) as held:
+    with substituted(site, seed=seed + 1, spread=spread) as held:
         loss = _scalar(step())
         at, leaf, grad = _reached(loss, held)
+        trained = np.flatnonzero((fit.tokens != NOTHING) & np.isfinite(fit.weights))
+        if not trained.size:
+            return LossShape("nothing")
+        rows = trained[np.unique(np.linspace(0, trained.size - 1, _SHAPE_ROWS).astype(np.int64))]
+        if float(np.median(fit.runners_up[rows])) > 0.2:
+            return LossShape("soft targets")
         if at != place:
             return LossShape("other")
         flat = grad.reshape(-1, grad.shape[-1])
@@ -349,7 +359,7 @@ def _auxiliary(step: Step, site: Site, tokens: tuple[int, int], held: Held) -> n
 
     hook = embedding.register_forward_hook(keep)
     try:
-        with substituted(site, tokens, graph=True):
+        with substituted(site, graph=True):
             loss = _scalar(step())
             grad = torch.autograd.grad(loss, seen[:1], allow_unused=True)[0] if seen else None
     finally:

@@ -1,0 +1,155 @@
+"""Isolation of a batch in training: the model as it is wrapped, in its mode and precision, with the call as it came.
+
+Only the tokens change; every other argument of the recorded call stays. Forwards without gradients; the same number on every
+rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cloison.blocks import Block
+from cloison.errors import InputError
+from cloison.findings import Finding
+from cloison.proof import verdicts as say
+from cloison.proof.blocks import lengths_of, vocabulary
+from cloison.proof.isolation import Influence, influence
+from cloison.proof.keep import Kept
+from cloison.proof.remedies import remedy
+from cloison.proof.report import Verdict
+from cloison.proof.run import Subject, logits_of
+from cloison.proof.setup import FAILURES, Setup, coupling, where
+from cloison.proof.substitution import Site
+from cloison.proof.truth import Truth, batch_rows
+
+__all__ = ["Isolated", "isolate", "live_setup"]
+
+MOST_SEGMENTS = 256
+"""More segments than these in one batch are tested row by row, as far as they go."""
+
+
+@dataclass(frozen=True, eq=False)
+class Isolated:
+    """What isolation says of a live batch.
+
+    Attributes:
+        verdicts: isolation, and where it enters if it leaks.
+        findings: the leak.
+        moved: the measurement, or None where it was not made.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    findings: tuple[Finding, ...]
+    moved: Influence | None
+
+
+def live_setup(
+    model: Any, site: Site, call: Mapping[str, Any], truth: Truth, *, seed: int, notes: Kept, step: Callable[..., Any]
+) -> Setup:
+    """Return the `Setup` of a recorded ``call`` of ``model`` (wrapped as it is): blocks to the same call with other tokens.
+
+    Args:
+        step: wraps every forward (see `Lockstep`).
+
+    Raises:
+        InputError: the call has no ids.
+    """
+    import torch
+
+    if call.get("input_ids") is None:
+        raise InputError("a call to audit passes input_ids.", f"It passes {', '.join(call)}.", "Pass ids, not embeddings.")
+    ids = batch_rows(call["input_ids"])
+    blocks, places = truth.blocks(ids)[:MOST_SEGMENTS], truth.places()
+    places = places[: sum(lengths_of(blocks))]
+
+    def collate(parts: Sequence[Block]) -> Mapping[str, Any]:
+        like = call["input_ids"]
+        tokens = like.reshape(-1).clone()
+        changed = np.concatenate([part.input_ids for part in parts]).astype(np.int64)
+        at = torch.from_numpy(places[: changed.size]).to(like.device)
+        tokens[at] = torch.from_numpy(changed).to(like.device, like.dtype)
+        return {**call, "input_ids": tokens.reshape(like.shape)}
+
+    def forward(batch: Mapping[str, Any]) -> Any:
+        with torch.no_grad():
+            return _hidden(model, site, batch)
+
+    run = step(forward)
+    subject = Subject(run, collate, site.top, lambda block: collate([block]), run, type(site.top).__name__)
+    usable = np.setdiff1d(np.unique(ids), [*truth.ends, 0])
+    pool = usable if usable.size >= 8 else vocabulary(getattr(site.top, "config", None))
+    return Setup(subject, blocks, pool.astype(np.int64), seed, notes)
+
+
+def _hidden(model: Any, site: Site, batch: Mapping[str, Any]) -> Any:
+    """Return the last hidden state [B, T, width] of one call, or the logits where the model names no base."""
+    import torch
+
+    seen: list[Any] = []
+
+    def keep(_: Any, __: Any, output: Any) -> None:
+        found = output if isinstance(output, torch.Tensor) else getattr(output, "last_hidden_state", None)
+        if found is None and isinstance(output, (tuple, list)) and output:
+            found = output[0]
+        if isinstance(found, torch.Tensor) and found.dim() == 3:
+            seen.append(found)
+
+    hook = None if site.base is None else site.base.register_forward_hook(keep)
+    try:
+        output = model(**batch)
+    finally:
+        if hook is not None:
+            hook.remove()
+    found = seen[-1] if seen else logits_of(output)
+    tokens = int(batch["input_ids"].shape[-1])
+    return found[:, found.shape[1] - tokens :] if found.dim() == 3 and found.shape[1] > tokens else found
+
+
+def isolate(setup: Setup, truth: Truth, *, full: bool = True, sure: bool = False) -> Isolated:
+    """Return whether the segments of a live batch see each other, where it enters and what mends it.
+
+    Run it inside the `Lockstep` that ``setup`` was made with: ranks need different numbers of forwards.
+
+    Args:
+        full: look for the place, the controls and a remedy too (more forwards); else the codes alone.
+        sure: boundaries that are a guess are as good as known.
+    """
+    guess = truth.guessed and not sure
+    count = len(lengths_of(setup.blocks))
+    if count < 2:
+        said = "the batch holds one sample" if not truth.guessed else "nothing says that the batch holds several samples"
+        return Isolated((Verdict("isolation", "not tested", said, {"boundaries": truth.source}),), (), None)
+    try:
+        moved = influence(setup.logits, setup.blocks, setup.ids, seed=setup.seed)
+        place, coupled, mend = None, "", ""
+        if full and not moved.isolated:
+            place = where(setup, moved)
+            coupled = coupling(setup, moved, place, None)
+            mend = "" if coupled else _mend(setup, moved)
+    except FAILURES as error:
+        verdict, findings = say.failed("isolation", error)
+        return Isolated((verdict,), tuple(findings), None)
+    verdict, findings = say.isolation_said(moved, coupled, place, mend)
+    known = f"; boundaries from {truth.source}"
+    verdict = Verdict(
+        verdict.experiment, verdict.status, verdict.summary + known, {**verdict.evidence, "boundaries": truth.source}
+    )
+    if guess:
+        findings = [Finding(f.kind, _weaker(f), f"{f.message} (The boundaries are a guess.)", f.fix, f.where) for f in findings]
+    verdicts = [verdict]
+    if verdict.status == "leak" and full:
+        verdicts.append(say.where_said(place, "the modules could not be watched")[0])
+    return Isolated(tuple(verdicts), tuple(findings), moved)
+
+
+def _weaker(finding: Finding) -> Any:
+    return "warning" if finding.severity == "error" else finding.severity
+
+
+def _mend(setup: Setup, moved: Influence) -> str:
+    said, tried = remedy(setup.subject, setup.blocks, setup.ids, None, max(moved.threshold, 1e-6), setup.seed, setup.wrap)
+    return f"{said} (Tried here: no sample sees another.)" if tried else said

@@ -1,0 +1,310 @@
+"""StepAudit: one optimizer step under audit, micro-batch by micro-batch, and the one report that all ranks share."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cloison.checking.batch import check_batch
+from cloison.errors import CloisonError
+from cloison.findings import Finding
+from cloison.proof import verdicts as say
+from cloison.proof.certificate import certificate
+from cloison.proof.fit import NOTHING
+from cloison.proof.keep import Kept, kept
+from cloison.proof.live import Isolated, isolate, live_setup
+from cloison.proof.ranks import Lockstep, gathered, world
+from cloison.proof.report import Verdict, VerifyReport
+from cloison.proof.run import Subject
+from cloison.proof.setup import FAILURES
+from cloison.proof.substitution import core, sites
+from cloison.proof.target_findings import target_findings
+from cloison.proof.targets import Reading, read_step
+from cloison.proof.throughput import Throughput, counted
+from cloison.proof.truth import SampleIndex, Truth, batch_rows, truth_of
+from cloison.proof.weights import Claim, StepWeights, weigh, weights_verdict
+
+__all__ = ["Known", "StepAudit", "eager", "targets_verdict"]
+
+_BOUNDARY_KINDS = (
+    "boundaries_disagree",
+    "lengths_disagree",
+    "max_length_wrong",
+    "mask_crosses",
+    "mask_too_narrow",
+    "position_ids",
+)
+"""What the static contract of the batch adds: signals that this machine's kernels may not read, and another's do."""
+
+_WORST = ("error", "leak", "wrong", "mismatch", "coupled", "exact", "right", "not tested")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a trainer tells about its data.
+
+    Attributes:
+        row_lengths: (input_ids, seq_lengths) of rows of the data set; called when needed.
+        samples: the samples; called once.
+        ends: ids that end a text.
+        packed: whether the trainer says that rows hold several samples.
+    """
+
+    row_lengths: Callable[[], Iterable[tuple[Any, Any]] | None] = lambda: None
+    samples: Callable[[], SampleIndex | None] = lambda: None
+    ends: tuple[int, ...] = ()
+    packed: bool = False
+
+
+@dataclass
+class StepAudit:
+    """Collects what micro-batches show; `report` ends the step.
+
+    Attributes:
+        known: see `Known`.
+        claim: what the weights of the step ought to be, or None.
+        seed: of everything drawn.
+    """
+
+    known: Known = field(default_factory=Known)
+    claim: Claim | None = "token_mean"
+    seed: int = 0
+    _parts: list[StepWeights] = field(default_factory=list)
+    _findings: list[Finding] = field(default_factory=list)
+    _verdicts: list[Verdict] = field(default_factory=list)
+    _form: str = "cross entropy"
+    _counts: Throughput = field(default_factory=Throughput)
+    _isolated: Isolated | None = None
+    _certificate: Mapping[str, Any] = field(default_factory=dict)
+    _targets: list[tuple[Reading, Truth]] = field(default_factory=list)
+
+    def micro_batch(self, model: Any, step: Callable[[], Any]) -> None:
+        """Look at one micro-batch before it is trained on. ``step`` runs it up to its loss and changes nothing lasting.
+
+        Nothing that the model's own code raises gets out: it becomes a verdict.
+        """
+        first = not self._targets and self._isolated is None
+        calls: list[dict[str, Any]] = []
+        with kept(core(model), as_it_is=True) as notes, eager(), _recorded(model, calls):
+            reading = self._read(model, step, first)
+        call = next((c for c in calls if c.get("input_ids") is not None), None)
+        if call is None:
+            self._verdicts.append(Verdict("isolation", "not tested", "no call of the model passed input_ids"))
+            return
+        truth, failed = self._truth(call)
+        sure = self.known.packed
+        if first:
+            self._isolate(model, call, truth, sure)
+            self._findings += [*say.notes_said(replace(notes, dropout=0.0)), *_dropout(notes), *_contract(call, truth)]
+        self._findings += failed
+        if reading is None:
+            return
+        self._targets.append((reading, truth))
+        ids = batch_rows(call["input_ids"])
+        found = target_findings(ids, reading, truth, sure=sure)
+        self._findings += found
+        trained = reading.tokens != NOTHING
+        self._form = reading.shape.name if first else self._form
+        rank, _ = world()
+        numbers = _sample_numbers(truth)[trained]
+        self._parts.append(StepWeights(reading.weights[trained], numbers, rank, reading.precision))
+        self._counts += counted(truth, int(trained.sum()))
+
+    def _read(self, model: Any, step: Callable[[], Any], first: bool) -> Reading | None:
+        try:
+            return read_step(step, model, seed=self.seed, shape=first)
+        except CloisonError as error:
+            self._verdicts.append(Verdict("targets", "error", error.found or str(error)))
+            self._findings.append(Finding("no_loss", "error", f"{error.asked} {error.found}", error.remedy))
+        except FAILURES as error:
+            verdict, findings = say.failed("targets", error)
+            self._verdicts.append(verdict)
+            self._findings += findings
+        return None
+
+    def _truth(self, call: Mapping[str, Any]) -> tuple[Truth, list[Finding]]:
+        rows = self.known.row_lengths()
+        samples = None if rows is not None else self.known.samples()
+        truth = truth_of(call, row_lengths=rows, samples=samples, ends=self.known.ends, packed=self.known.packed)
+        return truth, []
+
+    def _isolate(self, model: Any, call: Mapping[str, Any], truth: Truth, sure: bool) -> None:
+        import torch
+
+        site = sites(model)
+
+        def idle() -> None:
+            with torch.no_grad():
+                model(**call)
+
+        with kept(core(model), as_it_is=True) as notes, eager(), Lockstep(idle) as lockstep:
+            try:
+                setup = live_setup(model, site, call, truth, seed=self.seed, notes=notes, step=lockstep)
+                self._isolated = isolate(setup, truth, sure=sure)
+                subject: Subject | None = setup.subject
+                blocks = setup.blocks
+            except FAILURES as error:
+                verdict, findings = say.failed("isolation", error)
+                self._isolated, subject, blocks = Isolated((verdict,), tuple(findings), None), None, []
+        if subject is not None:
+            stated = certificate(subject, blocks, call, self._isolated.verdicts, self.seed)
+            self._certificate = stated | {"wrapped": type(model).__name__, "ranks": world()[1]}
+
+    def report(self) -> VerifyReport:
+        """Return what the step showed, the same on every rank. All ranks must call it."""
+        rank, ranks = world()
+        verdicts, findings = list(self._verdicts), list(self._findings)
+        influence: npt.NDArray[np.float64] | None = None
+        if self._isolated is not None:
+            verdicts += self._isolated.verdicts
+            findings += self._isolated.findings
+            influence = None if self._isolated.moved is None else self._isolated.moved.matrix
+        if self._targets:
+            verdicts.append(targets_verdict(self._targets, findings))
+        elif not any(verdict.experiment == "targets" for verdict in verdicts):
+            verdicts.append(Verdict("targets", "not tested", "no loss was seen"))
+        mine = _Share(verdicts, _merged(findings), influence, self._parts, self._counts, self._form)
+        shares: list[_Share] = [pickle.loads(blob) for blob in gathered(pickle.dumps(mine))]
+        parts = [part for share in shares for part in share.parts]
+        weighed, wrong = weights_verdict(weigh(parts, ranks), self.claim, form=shares[0].form)
+        counts = sum((share.counts for share in shares), Throughput())
+        chosen, matrix = _worst(shares)
+        every = _merged([finding for share in shares for finding in share.findings] + wrong)
+        if ranks > 1:
+            for place, share in enumerate(shares):
+                bad = sum(finding.severity == "error" for finding in share.findings)
+                if bad and place != rank:
+                    continue
+        return VerifyReport((*chosen, weighed, counts.verdict()), tuple(every), matrix, self._certificate)
+
+
+@dataclass(frozen=True, eq=False)
+class _Share:
+    """What one rank tells the others."""
+
+    verdicts: list[Verdict]
+    findings: list[Finding]
+    influence: npt.NDArray[np.float64] | None
+    parts: list[StepWeights]
+    counts: Throughput
+    form: str
+
+
+def eager() -> Any:
+    """Return a context in which compiled models run as they are written: hooks and compiled graphs do not mix."""
+    import torch
+
+    stance = getattr(torch.compiler, "set_stance", None)
+    return nullcontext() if stance is None else stance("force_eager")
+
+
+@contextmanager
+def _recorded(model: Any, calls: list[dict[str, Any]]) -> Iterator[None]:
+    """Record the keyword arguments with which ``model``, wrapped as it is, is called."""
+
+    def keep(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        named = dict(kwargs)
+        if args and "input_ids" not in named:
+            named["input_ids"] = args[0]
+        calls.append(named)
+
+    hook = model.register_forward_pre_hook(keep, with_kwargs=True, prepend=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _dropout(notes: Kept) -> list[Finding]:
+    if not notes.dropout:
+        return []
+    said = f"dropout ({notes.dropout:g}) stayed on, and every forward was seeded alike."
+    return [Finding("dropout_seeded", "note", said, "", {"rate": notes.dropout})]
+
+
+def _contract(call: Mapping[str, Any], truth: Truth) -> list[Finding]:
+    """Return what the static contract says of the boundaries that the batch carries, where the true ones are known."""
+    if truth.guessed:
+        return []
+    lengths = [[stop - start for start, stop in row] for row in truth.spans()]
+    try:
+        report = check_batch(call, seq_lengths=lengths)
+    except (CloisonError, ValueError, TypeError):
+        return []
+    return [f for f in report.findings if f.severity == "error" and f.kind in _BOUNDARY_KINDS]
+
+
+def _sample_numbers(truth: Truth) -> npt.NDArray[np.int64]:
+    """Return int64 [B, T]: the number of each position's sample in the batch, 0 for positions of none."""
+    out = np.zeros(truth.segment_ids.shape, np.int64)
+    number = 0
+    for row, spans in enumerate(truth.spans()):
+        for start, stop in spans:
+            number += 1
+            out[row, start:stop] = number
+    return out
+
+
+_TARGET_KINDS = (
+    "boundary_target", "shifted_twice", "not_shifted", "prompt_trained", "padding_trained", "terminator_never_trained",
+    "nothing_trained", "wrong_token", "target_missing", "not_finite", "auxiliary_over_padding", "no_loss",
+)  # fmt: skip
+
+
+def targets_verdict(read: list[tuple[Reading, Truth]], findings: list[Finding]) -> Verdict:
+    reading, truth = read[0]
+    bad = sorted({f.kind for f in findings if f.kind in _TARGET_KINDS and f.severity == "error"})
+    total = sum(one.num_targets for one, _ in read)
+    evidence = {
+        "targets": total,
+        "place": reading.place,
+        "loss": reading.shape.name,
+        "smoothing": reading.shape.smoothing,
+        "z": reading.shape.z,
+        "terms": list(reading.shape.terms),
+        "boundaries": truth.source,
+        "labels": "known" if truth.labels is not None else "not known: nothing says which tokens are prompts",
+        "findings": bad,
+    }
+    said = f"{total} targets read from the {reading.shape.name} loss by substituting the {reading.place}"
+    said += "" if not bad else f": {', '.join(bad)}"
+    if truth.labels is None and not bad:
+        said += "; which tokens are prompts nobody says"
+    return Verdict("targets", "wrong" if bad else "right", said, evidence)
+
+
+def _merged(findings: Iterable[Finding]) -> list[Finding]:
+    """Return one finding of each kind, the most severe and first, with how often it came; errors first."""
+    order = ("error", "warning", "note")
+    kept_by_kind: dict[str, list[Finding]] = {}
+    for finding in findings:
+        kept_by_kind.setdefault(finding.kind, []).append(finding)
+    out = []
+    for listed in kept_by_kind.values():
+        first = min(listed, key=lambda f: order.index(f.severity))
+        times = sum(int(f.where.get("times", 1)) for f in listed)
+        where = {**dict(first.where), "times": times} if times > 1 else dict(first.where)
+        out.append(Finding(first.kind, first.severity, first.message, first.fix, where))
+    return sorted(out, key=lambda f: order.index(f.severity))
+
+
+def _worst(shares: list[_Share]) -> tuple[list[Verdict], npt.NDArray[np.float64] | None]:
+    """Return of each experiment the worst verdict of any rank, and the influence matrix of the rank whose isolation it is."""
+    names = list(dict.fromkeys(verdict.experiment for share in shares for verdict in share.verdicts))
+    chosen, matrix = [], shares[0].influence
+    for name in names:
+        found = [(v, rank) for rank, share in enumerate(shares) for v in share.verdicts if v.experiment == name]
+        verdict, rank = min(found, key=lambda pair: _WORST.index(pair[0].status))
+        if name == "isolation":
+            matrix = shares[rank].influence
+        if len(shares) > 1:
+            ranks = sum(v.status == verdict.status for v, _ in found)
+            verdict = replace(verdict, summary=f"{verdict.summary} ({ranks} of {len(shares)} ranks)")
+        chosen.append(verdict)
+    return chosen, matrix
