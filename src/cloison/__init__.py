@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from cloison.packing.memory import unpack as unpack
     from cloison.planning.planner import plan as plan
     from cloison.planning.plans import Plan as Plan
+    from cloison.proof.audit import Audit as Audit
+    from cloison.proof.guard import Guard as Guard
     from cloison.proof.report import Verdict as Verdict
     from cloison.proof.report import VerifyReport as VerifyReport
     from cloison.proof.verify import verify as verify
@@ -38,10 +40,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Audit": "proof.audit",
     "Adapter": "exact",
     "adapt": "exact",
     "Block": "blocks",
     "CheckReport": "checking.report",
+    "Guard": "proof.guard",
     "Ledger": "ledger",
     "PackSpec": "spec",
     "Packed": "store.packed",

@@ -30,7 +30,7 @@ from cloison.proof.throughput import Throughput, counted
 from cloison.proof.truth import SampleIndex, Truth, batch_rows, truth_of
 from cloison.proof.weights import Claim, StepWeights, weigh, weights_verdict
 
-__all__ = ["Known", "StepAudit", "eager", "targets_verdict"]
+__all__ = ["Known", "StepAudit", "eager", "recorded", "targets_verdict"]
 
 _BOUNDARY_KINDS = (
     "boundaries_disagree",
@@ -91,7 +91,7 @@ class StepAudit:
         """
         first = not self._targets and self._isolated is None
         calls: list[dict[str, Any]] = []
-        with kept(core(model), as_it_is=True) as notes, eager(), _recorded(model, calls):
+        with kept(core(model), as_it_is=True) as notes, eager(), recorded(model, calls):
             reading = self._read(model, step, first)
         call = next((c for c in calls if c.get("input_ids") is not None), None)
         if call is None:
@@ -158,7 +158,7 @@ class StepAudit:
 
     def report(self) -> VerifyReport:
         """Return what the step showed, the same on every rank. All ranks must call it."""
-        rank, ranks = world()
+        _, ranks = world()
         verdicts, findings = list(self._verdicts), list(self._findings)
         influence: npt.NDArray[np.float64] | None = None
         if self._isolated is not None:
@@ -176,11 +176,6 @@ class StepAudit:
         counts = sum((share.counts for share in shares), Throughput())
         chosen, matrix = _worst(shares)
         every = _merged([finding for share in shares for finding in share.findings] + wrong)
-        if ranks > 1:
-            for place, share in enumerate(shares):
-                bad = sum(finding.severity == "error" for finding in share.findings)
-                if bad and place != rank:
-                    continue
         return VerifyReport((*chosen, weighed, counts.verdict()), tuple(every), matrix, self._certificate)
 
 
@@ -205,7 +200,7 @@ def eager() -> Any:
 
 
 @contextmanager
-def _recorded(model: Any, calls: list[dict[str, Any]]) -> Iterator[None]:
+def recorded(model: Any, calls: list[dict[str, Any]]) -> Iterator[None]:
     """Record the keyword arguments with which ``model``, wrapped as it is, is called."""
 
     def keep(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -274,6 +269,8 @@ def targets_verdict(read: list[tuple[Reading, Truth]], findings: list[Finding]) 
     }
     said = f"{total} targets read from the {reading.shape.name} loss by substituting the {reading.place}"
     said += "" if not bad else f": {', '.join(bad)}"
+    if reading.shape.terms:
+        said += f"; beside it {', '.join(reading.shape.terms)}"
     if truth.labels is None and not bad:
         said += "; which tokens are prompts nobody says"
     return Verdict("targets", "wrong" if bad else "right", said, evidence)
