@@ -134,7 +134,7 @@ def _templates(value: Any) -> dict[str, str]:
 
 
 def _assembled(backend: Any, special: dict[str, str], templates: dict[str, str]) -> Vocabulary:
-    """Return the Vocabulary of ``backend`` without truncation, padding and trimmed offsets; the caller's object stays as it is."""
+    """Return the Vocabulary of ``backend`` without truncation, padding and trimmed offsets; the caller's stays as it is."""
     from tokenizers import Tokenizer
 
     text = backend.to_str()

@@ -1,0 +1,327 @@
+"""Readers: every format gives the same records, chunks are fixed by the input, and hostile files end in clear errors."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloison.errors import ChangedError, InputError, RecordError, StoreError
+from cloison.spec import PackSpec
+from cloison.text import sources, streams
+from cloison.text.jsonfiles import read_array
+from cloison.text.sources import Source, open_sources, read_chunk
+
+ROWS = [{"text": f"row {i} é\u2028 {'x' * (i % 7)}", "n": i} for i in range(40)]
+
+
+def records(source: Source) -> list[Any]:
+    return [record for job in source.jobs for _, record in read_chunk(json.loads(json.dumps(job)))]
+
+
+def write_jsonl(path: Path) -> None:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS), encoding="utf-8")
+
+
+def write_array(path: Path) -> None:
+    path.write_text(json.dumps(ROWS, indent=1), encoding="utf-8")
+
+
+def write_gzip(path: Path) -> None:
+    body = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+    path.write_bytes(gzip.compress(body[:500]) + gzip.compress(body[500:]))  # two members
+
+
+def write_zstd(path: Path) -> None:
+    import pyarrow as pa
+
+    body = json.dumps(ROWS).encode()
+    path.write_bytes(b"".join(pa.compress(part, "zstd", asbytes=True) for part in (body[:500], body[500:])))  # two frames
+
+
+def write_parquet(path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=7)
+
+
+def write_arrow(path: Path) -> None:
+    import pyarrow as pa
+
+    table = pa.Table.from_pylist(ROWS)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
+
+
+def write_stream(path: Path) -> None:
+    import pyarrow as pa
+
+    table = pa.Table.from_pylist(ROWS)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
+
+
+def write_dataset(path: Path) -> None:
+    from datasets import Dataset
+
+    Dataset.from_list(ROWS).save_to_disk(str(path), num_shards=2)
+
+
+FORMATS: dict[str, Callable[[Path], None]] = {
+    "a.jsonl": write_jsonl,
+    "lines.json": write_jsonl,
+    "a.json": write_array,
+    "a.jsonl.gz": write_gzip,
+    "a.json.zst": write_zstd,
+    "a.parquet": write_parquet,
+    "a.arrow": write_arrow,
+    "b.arrow": write_stream,
+    "saved": write_dataset,
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_records(name: str, tmp_path: Path) -> None:
+    FORMATS[name](tmp_path / name)
+    source = open_sources([str(tmp_path / name)], PackSpec(capacity=8, carry=("n",)))
+    assert records(source) == ROWS
+    assert source.reading is not None and source.reading.shape == "text" and source.reading.unused == ()
+    assert "text=text" in source.describe()
+
+
+@pytest.mark.parametrize("size", [1, 3, 64, 1000, 1 << 20])
+def test_chunks_of_any_size_hold_every_line_once(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_jsonl(tmp_path / "a.jsonl")
+    monkeypatch.setattr(sources, "CHUNK_BYTES", size)
+    source = open_sources([str(tmp_path / "a.jsonl")])
+    found = [(str(where), record) for job in source.jobs for where, record in read_chunk(job)]
+    assert [record for _, record in found] == ROWS
+    assert [place for place, _ in found] == [f"{tmp_path / 'a.jsonl'}, line {i + 1}" for i in range(len(ROWS))]
+
+
+LINES = ["{}", '{"a": "b\\n"}', "", "  ", "[1]", "nonsense", '{"é": "日本"}']
+SCALARS = st.none() | st.booleans() | st.integers() | st.text()
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(LINES), max_size=12), st.integers(1, 40), st.booleans())
+def test_lines_do_not_depend_on_chunks(lines: list[str], size: int, ended: bool) -> None:
+    body = ("\n".join(lines) + ("\n" if ended else "")).encode()
+    whole = list(streams.lines(io.BytesIO(body), 0, None))
+    pieces = [
+        line
+        for start in range(0, len(body), size)
+        for _, line in streams.lines(io.BytesIO(body), start, min(len(body), start + size))
+    ]
+    assert pieces == [line for _, line in whole]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(VALUES, max_size=6), st.sampled_from([None, 0, 2]))
+def test_arrays_are_read_as_json_reads_them(values: list[Any], indent: int | None) -> None:
+    stream = io.BytesIO(json.dumps(values, indent=indent).encode())
+    found = [record for _, record in read_array(stream)]
+    assert len(found) == len(values)
+    for value, record in zip(values, found, strict=True):
+        assert record == value if isinstance(value, dict) else isinstance(record, RecordError)
+
+
+def test_an_array_of_large_records_is_read_through_small_buffers(tmp_path: Path) -> None:
+    rows = [{"text": "y" * 200_000, "i": i} for i in range(5)]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    assert records(open_sources([str(tmp_path / "a.json")])) == rows
+
+
+# ---------------------------------------------------------------------- broken and hostile
+
+
+def test_broken_lines_are_errors_in_their_place(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    deep = b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    path.write_bytes(b'\xef\xbb\xbf{"text": "a"}\n{"text": \n\xff{}\n[1, 2]\n' + deep + b'\n\n{"text": "b"}')
+    source = open_sources([str(path)])
+    found = [(where.number, record) for job in source.jobs for where, record in read_chunk(job)]
+    assert [number for number, _ in found] == [1, 2, 3, 4, 5, 7]
+    assert found[0][1] == {"text": "a"} and found[-1][1] == {"text": "b"}
+    messages = [str(record) for _, record in found[1:-1]]
+    assert all(isinstance(record, RecordError) for _, record in found[1:-1])
+    for message, word in zip(messages, ["does not parse", "UTF-8", "(list)", "nests too deep"], strict=True):
+        assert word in message
+
+
+READ_ALL = """
+import json, resource, sys
+from cloison.text.sources import open_sources, read_chunk
+source = open_sources([sys.argv[1]])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = [str(record)[:60] for job in source.jobs for _, record in read_chunk(job)]
+print(json.dumps([found, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before]))
+"""
+
+
+def read_apart(path: Path) -> tuple[list[str], int]:
+    """Return the heads of the records of ``path``, read in a process of its own, and how many bytes its memory grew by."""
+    done = subprocess.run([sys.executable, "-c", READ_ALL, str(path)], capture_output=True, text=True, check=True)
+    found, kilobytes = json.loads(done.stdout)
+    return found, kilobytes << 10
+
+
+def test_a_line_of_a_gigabyte_is_an_error_and_memory_stays_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    with open(path, "wb") as file:
+        file.write(b'{"text": "first"}\n')
+        file.truncate(1 << 30)  # a hole of zeros: one line of 1 GB
+        file.seek(0, os.SEEK_END)
+        file.write(b'\n{"text": "last"}\n')
+    (first, second, last), grown = read_apart(path)
+    assert (first, last) == ("{'text': 'first'}", "{'text': 'last'}")
+    assert second.startswith("a line may have 67,108,864 bytes")
+    assert grown < 3 * streams.MOST_BYTES
+
+
+def test_a_bomb_expands_in_a_stream(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(400):
+            file.write(b" " * (1 << 20))
+        file.write(b'\n{"text": "end"}')
+    assert path.stat().st_size < 4 << 20
+    (first, last), grown = read_apart(path)
+    assert first.startswith("a line may have") and last == "{'text': 'end'}"
+    assert grown < 3 * streams.MOST_BYTES
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.zst", "a.parquet", "a.arrow"])
+def test_a_file_that_is_cut_off_is_an_error_that_names_it(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    FORMATS[name](path)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises((StoreError, RecordError)) as raised:
+        records(open_sources([str(path)]))
+    assert str(path) in str(raised.value) or isinstance(raised.value, RecordError)
+
+
+@pytest.mark.parametrize("body", ['[{"a": 1}, {"a": ', '[{"a": 1} {"a": 2}]', '[{"a": 1}] tail', '[{"a": 1},]', "[" * 50_000])
+def test_a_broken_array_raises_since_the_rest_cannot_be_read(body: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(body)
+    with pytest.raises(RecordError) as raised:
+        records(open_sources([str(tmp_path / "a.json")]))
+    assert "array" in raised.value.asked
+
+
+def test_a_file_that_changed_is_refused(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl")
+    source = open_sources([str(tmp_path / "a.jsonl")])
+    with open(tmp_path / "a.jsonl", "a") as file:
+        file.write("{}\n")
+    with pytest.raises(ChangedError, match="stay as it was"):
+        records(source)
+
+
+def test_empty_and_missing(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    source = open_sources([str(tmp_path / "empty.jsonl")])
+    assert source.jobs == () and source.reading is None and "no records" in source.describe()
+    for bad in ("nothing.jsonl", "no*.jsonl"):
+        with pytest.raises(InputError, match="no such path"):
+            open_sources([str(tmp_path / bad)])
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="There are none"):
+        open_sources([str(tmp_path / "folder")])
+    (tmp_path / "a.bin").write_bytes(b"\x00\x01")
+    with pytest.raises(InputError, match="known kind"):
+        open_sources([str(tmp_path / "a.bin")])
+
+
+def test_folders_and_globs_are_read_in_order_and_links_do_not_lead_out(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    (inside / "b").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "secret.txt").write_text("secret")
+    (inside / "b" / "2.txt").write_text("two")
+    (inside / "1.txt").write_text("one")
+    (inside / ".hidden.txt").write_text("hidden")
+    (inside / "notes.bin").write_bytes(b"\x00")
+    (inside / "link.txt").symlink_to(outside / "secret.txt")
+    (inside / "folder").symlink_to(outside)
+    os.mkfifo(inside / "pipe.txt")
+    source = open_sources([str(inside)])
+    assert [record["text"] for record in records(source)] == ["one", "two"]
+    assert len(source.skipped) == 4 and any("leads out" in one for one in source.skipped)
+    assert "not read" in source.describe()
+    with pytest.raises(InputError, match="ordinary file"):
+        open_sources([str(inside / "*.txt")])
+    again = open_sources([str(inside / "b" / "*.txt"), str(inside / "1.txt")])
+    assert [record["text"] for record in records(again)] == ["two", "one"]
+
+
+def test_a_text_is_one_document_and_must_be_utf8(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-8-sig")
+    (tmp_path / "b.txt").write_bytes(b"ab\xff")
+    first, second = records(open_sources([str(tmp_path)]))
+    assert first["text"] == "one\ntwo\n"
+    assert isinstance(second, RecordError) and "0xff" in second.found
+
+
+def test_a_data_set_of_several_splits_wants_one(tmp_path: Path) -> None:
+    from datasets import Dataset, DatasetDict
+
+    DatasetDict(train=Dataset.from_list(ROWS), test=Dataset.from_list(ROWS[:3])).save_to_disk(str(tmp_path / "d"))
+    with pytest.raises(InputError, match="train, test"):
+        open_sources([str(tmp_path / "d")])
+    assert records(open_sources([str(tmp_path / "d" / "test")])) == ROWS[:3]
+    state = json.loads((tmp_path / "d" / "test" / "state.json").read_text())
+    state["_data_files"][0]["filename"] = "../train/" + state["_data_files"][0]["filename"]
+    (tmp_path / "d" / "test" / "state.json").write_text(json.dumps(state))
+    with pytest.raises(StoreError, match=r"state\.json"):
+        open_sources([str(tmp_path / "d" / "test")])
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "a.parquet"])
+def test_standard_input_is_spooled_by_its_hash(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FORMATS[name](tmp_path / name)
+    paths = []
+    for _ in range(2):
+        with open(tmp_path / name, "rb") as file:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
+            source = open_sources(["-"], spool=tmp_path / "spool")
+        assert records(source) == ROWS
+        paths.append(source.files)
+    assert paths[0] == paths[1] and len(list((tmp_path / "spool").iterdir())) == 1
+
+
+def test_lists_of_numbers_from_columns_are_arrays(tmp_path: Path) -> None:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"input_ids": list(range(i)), "labels": [-100] * i, "other": "x"} for i in range(6)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=4)
+    found = records(open_sources([str(tmp_path / "a.parquet")], PackSpec(capacity=8)))
+    assert all(isinstance(record["input_ids"], np.ndarray) and "other" not in record for record in found)
+    assert [record["input_ids"].tolist() for record in found] == [row["input_ids"] for row in rows]
+
+
+def test_the_real_files_are_read(shared: Path) -> None:
+    expected = {
+        "gsm8k/train.jsonl": 7473,
+        "humaneval/HumanEval.jsonl.gz": 164,
+        "self_instruct/seed_tasks.jsonl": 175,
+        "fastchat/dummy_conversation.json": 500,
+        "glaive/glaive_toolcall_en_demo.json": 300,
+    }
+    for name, count in expected.items():
+        found = records(open_sources([str(shared / "data" / name)]))
+        assert len(found) == count and all(isinstance(record, dict) for record in found)
