@@ -21,15 +21,20 @@ import numpy.typing as npt
 from numba import njit
 
 from cloison.planning.bitset import add, at_least, discard, words
-from cloison.planning.patterns import Patterns
+from cloison.planning.patterns import NO_PATTERNS, Patterns
 
 __all__ = ["best_fit_patterns"]
 
 
 @njit(cache=True, nogil=True)
-def _events(counts: Any, units: int, limit: int) -> Any:
-    """Return groups as parallel arrays: class, repeats, parent event (-1: first in its block), blocks that end there."""
-    size = 1024
+def _events(
+    counts: Any, units: int, limit: int, open_counts: Any, open_offsets: Any, open_classes: Any, open_repeats: Any
+) -> Any:
+    """Return groups as parallel arrays: class, repeats, parent event (-1: first in its block), blocks that end there.
+
+    The blocks of the ``open_`` patterns are there from the start, as groups with what room they have left.
+    """
+    size = max(1024, 2 * open_classes.size)
     classes = np.empty(size, np.int32)
     repeats = np.empty(size, np.int32)
     parents = np.empty(size, np.int64)
@@ -39,6 +44,22 @@ def _events(counts: Any, units: int, limit: int) -> Any:
     heads = np.full(units + 1, -1, np.int64)  # the open groups of each room
     bits, summary = words(units + 1)
     events = 0
+    for p in range(open_counts.size):
+        room, before = units, 0
+        for e in range(open_offsets[p], open_offsets[p + 1]):
+            room -= open_classes[e] * open_repeats[e]
+            before += open_repeats[e]
+            classes[events] = open_classes[e]
+            repeats[events] = open_repeats[e]
+            parents[events] = events - 1 if e > open_offsets[p] else -1
+            blocks[events] = 0
+            used[events] = before
+            events += 1
+        blocks[events - 1] = open_counts[p]
+        if room > 0 and before < limit:
+            after[events - 1] = heads[room]
+            heads[room] = events - 1
+            add(bits, summary, room)
     for length in range(counts.size - 1, 0, -1):
         left = counts[length]
         while left > 0:
@@ -112,13 +133,18 @@ def _unwound(classes: Any, repeats: Any, parents: Any, blocks: Any) -> Any:
     return counts, offsets, out_classes, out_repeats
 
 
-def best_fit_patterns(counts: npt.NDArray[np.int64], units: int, max_segments: int | None = None) -> Patterns:
+def best_fit_patterns(
+    counts: npt.NDArray[np.int64], units: int, max_segments: int | None = None, into: Patterns | None = None
+) -> Patterns:
     """Return the patterns of best-fit-decreasing on ``counts`` (int64 [units + 1], items of each length in units).
 
-    A block with ``max_segments`` segments is closed, whatever its room.
+    A block with ``max_segments`` segments is closed, whatever its room. With ``into``, the blocks of these patterns are there
+    already, and the items go into the room that they leave first; the result holds them too.
 
     >>> best_fit_patterns(np.array([0, 0, 0, 0, 1, 2, 1, 0, 0, 0, 0]), 10).num_blocks  # lengths 6, 5, 5, 4
     2
     """
     limit = 2**31 - 1 if max_segments is None else max_segments
-    return Patterns(*_unwound(*_events(np.asarray(counts, np.int64), units, limit)))
+    begun = NO_PATTERNS if into is None else into
+    events = _events(np.asarray(counts, np.int64), units, limit, begun.counts, begun.offsets, begun.classes, begun.repeats)
+    return Patterns(*_unwound(*events))

@@ -245,12 +245,11 @@ def read_items(
     align: int = 1,
     max_sample_tokens: int | None = None,
     threads: int | None = None,
-    split: bool = True,
+    whole: bool = False,
 ) -> Items:
     """Return the Items of ``seq_lengths``: checked, counted, and with the overflow policy applied.
 
-    ``split=False`` leaves samples over the limit whole in number of pieces (wrap cuts them itself): they count as one item of
-    ``limit`` and the ledger does not call them split.
+    ``whole``: samples may be longer than a block, for a policy that cuts them itself; only ``max_sample_tokens`` limits them.
 
     Raises:
         InputError: negative, float or too long lengths; a capacity, align or max_sample_tokens out of range.
@@ -262,8 +261,8 @@ def read_items(
         raise InputError(f"a block of {capacity:,} tokens holds a unit of align.", f"align is {align:,}.", "Raise capacity.")
     if units > MAX_CAPACITY:
         raise InputError(f"capacity is at most {MAX_CAPACITY:,} units of align.", f"It is {units:,}.", "Lower it.")
-    limit = units * align
-    if max_sample_tokens is not None:
+    limit = _INT32_MAX if whole else units * align
+    if max_sample_tokens is not None and not (whole and overflow == "split"):
         limit = min(limit, _whole("max_sample_tokens", max_sample_tokens, 1))
     if overflow not in ("raise", "truncate", "drop", "split"):
         raise InputError("overflow is 'raise', 'truncate', 'drop' or 'split'.", f"It is {overflow!r}.", "Pick one.")
@@ -288,7 +287,7 @@ def read_items(
             f"No sample fits: all {long.size:,} that are not empty are longer (the shortest has {int(long_lengths.min()):,}).",
             'Raise capacity, or pass overflow="truncate" or "split".',
         )
-    cut = overflow == "split" and split
+    cut = overflow == "split"
     extra_samples, extra_starts, extra_lengths = _further_pieces(long if cut else long[:0], long_lengths, limit)
     counts = np.sum([part[0] for part in read], axis=0)
     counts[0] = 0
@@ -301,8 +300,6 @@ def read_items(
     elif cut:
         entries |= {"split": Entry.of(long), "continuations": Entry.of(extra_samples)}
     kept = sum(part[4] for part in read) + int(extra_lengths.sum(dtype=np.int64))
-    if overflow == "split" and not split:
-        kept = tokens_in
     kept_samples = size - empty.size - (long.size if overflow == "drop" else 0)
     ledger = Ledger(int(size), tokens_in, int(kept_samples), kept, entries).verify()
     return Items(
@@ -332,7 +329,8 @@ def _read_range(
             kept += whole
         if low == 0:
             empty.append(np.flatnonzero(chunk == 0) + at)
-        _count(_rounded(_cut(chunk, limit, over) if high > limit else chunk.astype(np.int32), align), counts)
+        classes = _rounded(_cut(chunk, limit, over) if high > limit else chunk.astype(np.int32), align)
+        _count(np.minimum(classes, units) if high > limit or limit > units * align else classes, counts)
     return counts, np.concatenate(empty), np.concatenate(long), tokens, kept
 
 

@@ -24,7 +24,7 @@ from numba import njit
 from cloison.planning.bijection import derive, permutation, shuffle
 from cloison.planning.items import Items, spread
 
-__all__ = ["Patterns", "fill"]
+__all__ = ["NO_PATTERNS", "Patterns", "fill"]
 
 _CHUNK = 1 << 20
 
@@ -69,6 +69,9 @@ class Patterns:
         each = np.repeat(self.counts, np.diff(self.offsets)) * self.repeats
         np.add.at(out, self.classes, each)
         return out
+
+
+NO_PATTERNS = Patterns(np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32))
 
 
 @njit(cache=True, nogil=True)

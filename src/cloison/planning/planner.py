@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from cloison.errors import InputError
 from cloison.planning.best_fit import best_fit_patterns
@@ -14,13 +14,19 @@ from cloison.planning.bounds import lower_bound
 from cloison.planning.in_order import in_order_blocks
 from cloison.planning.items import Items, read_items
 from cloison.planning.look_ahead import look_ahead_blocks
+from cloison.planning.mixed import mixed_blocks
+from cloison.planning.optimal import optimal_patterns
 from cloison.planning.patterns import Patterns, fill
-from cloison.planning.plans import Plan
+from cloison.planning.plans import Plan, Settings
+from cloison.planning.wrap import wrap_blocks
 
-__all__ = ["POLICIES", "Policy", "plan"]
+__all__ = ["POLICIES", "Policy", "plan", "plan_with"]
 
-Policy = Literal["look_ahead", "best_fit", "in_order"]
-POLICIES: tuple[str, ...] = ("look_ahead", "best_fit", "in_order")
+Policy = Literal["look_ahead", "best_fit", "optimal", "auto", "mixed", "in_order", "wrap"]
+POLICIES: tuple[str, ...] = get_args(Policy)
+
+AUTO_GAP = 0.001
+"""``auto`` keeps best-fit where the bound says that it is within this share of the optimum."""
 
 
 def plan(
@@ -44,7 +50,9 @@ def plan(
         seq_lengths: int [samples], tokens of each: an array (a memory-mapped one is read in place), a sequence, or an iterator
             of integers or of arrays. Samples of length 0 are counted in the ledger and placed nowhere.
         capacity: tokens a block holds at most.
-        policy: "look_ahead" (mixed, the default), "best_fit" (tight, groups like lengths), "in_order" (next-fit).
+        policy: "look_ahead" (mixed, the default), "best_fit" (tight, groups like lengths), "optimal" (the tightest, with
+            proof), "mixed" (as tight as may be while as mixed as a random draw), "auto" (best_fit where that is near enough,
+            else optimal), "in_order" (next-fit), "wrap" (documents end to end, cut where a block ends: none is too long).
         overflow: what becomes of samples longer than ``capacity``: "raise", "truncate" (the head is kept), "drop", or "split"
             into pieces of ``capacity`` and a rest.
         seed: of all shuffles. The same seed gives the same plan on every machine, with any number of threads.
@@ -64,56 +72,66 @@ def plan(
     >>> tight.num_blocks, tight.lower_bound, tight.utilization
     (2, 2, 1.0)
     """
+    settings = Settings(capacity, policy, overflow, seed, order, max_segments, align, look_ahead, max_sample_tokens, time_limit)
+    return plan_with(settings, seq_lengths, threads)
+
+
+def plan_with(settings: Settings, seq_lengths: Any, threads: int | None = None) -> Plan:
+    """Return the Plan of ``seq_lengths`` under ``settings``: `plan` with its arguments as one value."""
     began = perf_counter()
-    _check(policy, order, seed, look_ahead, max_segments, time_limit)
+    _check(settings)
     items = read_items(
-        seq_lengths, capacity, overflow=overflow, align=align, max_sample_tokens=max_sample_tokens, threads=threads
+        seq_lengths,
+        settings.capacity,
+        overflow=settings.overflow,
+        align=settings.align,
+        max_sample_tokens=settings.max_sample_tokens,
+        threads=threads,
+        whole=settings.policy == "wrap",
     )
-    shuffled = order == "shuffled"
-    bound, name = lower_bound(items.counts, items.units, max_segments)
+    made = _wrapped(settings, items) if settings.policy == "wrap" else _placed(settings, items)
+    return replace(made, seconds=perf_counter() - began)
+
+
+def _placed(settings: Settings, items: Items) -> Plan:
+    policy, seed, most = settings.policy, settings.seed, settings.max_segments
+    bound, name = lower_bound(items.counts, items.units, most)
     patterns: Patterns | None = None
-    if policy == "look_ahead":
-        offsets, ids = look_ahead_blocks(items, seed, shuffled, look_ahead, max_segments)
+    if policy == "mixed":
+        until = None if settings.time_limit is None else perf_counter() + settings.time_limit
+        offsets, ids, patterns, bound, name = mixed_blocks(items, seed, settings.shuffled, settings.look_ahead, most, until)
+    elif policy == "look_ahead":
+        offsets, ids = look_ahead_blocks(items, seed, settings.shuffled, settings.look_ahead, most)
     elif policy == "in_order":
-        offsets, ids = in_order_blocks(items, seed, shuffled, max_segments)
+        offsets, ids = in_order_blocks(items, seed, settings.shuffled, most)
     else:
-        patterns = best_fit_patterns(items.counts, items.units, max_segments)
-        offsets, ids = fill(patterns, items, seed, shuffled)
-    sample_ids, starts, lengths = _segments(items, ids)
-    return Plan(
-        capacity=items.capacity,
-        policy=policy,
-        seed=seed,
-        order=order,
-        align=items.align,
-        max_segments=max_segments,
-        look_ahead=look_ahead,
-        offsets=offsets,
-        sample_ids=sample_ids,
-        lower_bound=bound,
-        bound_name=name,
-        ledger=items.ledger,
-        items=items,
-        patterns=patterns,
-        seconds=perf_counter() - began,
-        given_starts=starts,
-        given_lengths=lengths,
-    )
-
-
-def _segments(
-    items: Items, ids: npt.NDArray[Any]
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32] | None, npt.NDArray[np.int32] | None]:
+        if policy == "best_fit":
+            patterns = best_fit_patterns(items.counts, items.units, most)
+        else:
+            tolerance = AUTO_GAP if policy == "auto" else 0.0
+            patterns, bound, name = optimal_patterns(items.counts, items.units, most, settings.time_limit, tolerance)
+        offsets, ids = fill(patterns, items, seed, settings.shuffled)
     sample_ids, starts = items.places(ids)
-    return sample_ids, starts, None if starts is None else items.real_lengths(ids)
+    lengths = None if starts is None else items.real_lengths(ids)
+    return Plan(items, settings, offsets, sample_ids, bound, name, patterns, starts, lengths)
 
 
-def _check(policy: str, order: str, seed: int, look_ahead: int, max_segments: int | None, time_limit: float | None) -> None:
+def _wrapped(settings: Settings, items: Items) -> Plan:
+    offsets, sample_ids, starts, lengths, items = wrap_blocks(items, settings.seed, settings.shuffled, settings.max_segments)
+    bound, name = -(-items.tokens // items.capacity), "volume"
+    if settings.max_segments is not None and items.placed > bound * settings.max_segments:
+        bound, name = -(-items.placed // settings.max_segments), "segments"
+    return Plan(items, settings, offsets, sample_ids, bound, name, None, starts, lengths)
+
+
+def _check(settings: Settings) -> None:
+    policy, order, time_limit = settings.policy, settings.order, settings.time_limit
     if policy not in POLICIES:
         raise InputError(f"policy is one of {', '.join(map(repr, POLICIES))}.", f"It is {policy!r}.", "Pick one.")
     if order not in ("shuffled", "input"):
         raise InputError("order is 'shuffled' or 'input'.", f"It is {order!r}.", "Pick one.")
-    for name, value, least in (("seed", seed, 0), ("look_ahead", look_ahead, 1), ("max_segments", max_segments, 1)):
+    for name, least in (("seed", 0), ("look_ahead", 1), ("max_segments", 1)):
+        value = getattr(settings, name)
         if name == "max_segments" and value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:

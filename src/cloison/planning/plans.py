@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,28 @@ from cloison.planning.patterns import Patterns
 if TYPE_CHECKING:
     from cloison.planning.composition import Composition
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of `plan` beside the lengths, as they were given (see there)."""
+
+    capacity: int
+    policy: str = "look_ahead"
+    overflow: str = "raise"
+    seed: int = 0
+    order: str = "shuffled"
+    max_segments: int | None = None
+    align: int = 1
+    look_ahead: int = 1024
+    max_sample_tokens: int | None = None
+    time_limit: float | None = None
+
+    @property
+    def shuffled(self) -> bool:
+        """Whether the planning order is a shuffle."""
+        return self.order == "shuffled"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,39 +49,66 @@ class Plan:
     than its ids. All arrays are read-only; plans are equal when capacity and arrays are.
 
     Attributes:
-        capacity: tokens a block holds at most.
-        policy, seed, order, align, max_segments, look_ahead: as it was made.
+        items: what was planned (refers to the lengths that the caller gave).
+        settings: the arguments of `plan`; ``capacity``, ``policy``, ``seed``, ``order``, ``align`` and ``max_segments`` are
+            there on the plan too.
         offsets: int64 [blocks + 1].
         sample_ids: uint32 [segments] (int64 where ids do not fit), the sample of each segment.
         lower_bound: no plan of these items has fewer blocks. ``bound_name`` says which argument proves it.
-        ledger: what came in, what is in blocks, and what became of the rest.
-        seconds: how long planning took. Not part of the value.
         patterns: kinds of blocks, where the policy works on counts; else None.
-        items: what was planned (refers to the lengths that the caller gave).
+        seconds: how long planning took. Not part of the value.
     """
 
-    capacity: int
-    policy: str
-    seed: int
-    order: str
-    align: int
-    max_segments: int | None
-    look_ahead: int
+    items: Items
+    settings: Settings
     offsets: npt.NDArray[np.int64]
     sample_ids: npt.NDArray[Any]
     lower_bound: int
     bound_name: str
-    ledger: Ledger
-    items: Items
     patterns: Patterns | None = None
+    given_starts: npt.NDArray[np.int32] | None = None
+    given_lengths: npt.NDArray[np.int32] | None = None
     seconds: float = 0.0
-    given_starts: npt.NDArray[np.int32] | None = field(default=None)
-    given_lengths: npt.NDArray[np.int32] | None = field(default=None)
 
     def __post_init__(self) -> None:
         for array in (self.offsets, self.sample_ids, self.given_starts, self.given_lengths):
             if array is not None:
                 array.setflags(write=False)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens a block holds at most."""
+        return self.items.capacity
+
+    @property
+    def align(self) -> int:
+        """A segment counts as its length rounded up to this multiple."""
+        return self.items.align
+
+    @property
+    def policy(self) -> str:
+        """The policy that was asked for."""
+        return self.settings.policy
+
+    @property
+    def seed(self) -> int:
+        """The seed of all shuffles."""
+        return self.settings.seed
+
+    @property
+    def order(self) -> str:
+        """ "shuffled" or "input"."""
+        return self.settings.order
+
+    @property
+    def max_segments(self) -> int | None:
+        """Segments a block holds at most."""
+        return self.settings.max_segments
+
+    @property
+    def ledger(self) -> Ledger:
+        """What came in, what is in blocks, and what became of the rest."""
+        return self.items.ledger
 
     # ------------------------------------------------------------------ arrays
 
