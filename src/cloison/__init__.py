@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cloison.packing.memory import unpack as unpack
     from cloison.planning.planner import plan as plan
     from cloison.planning.plans import Plan as Plan
+    from cloison.planning.streams import stream as stream
     from cloison.proof.audit import Audit as Audit
     from cloison.proof.guard import Guard as Guard
     from cloison.proof.report import Verdict as Verdict
@@ -62,6 +63,7 @@ _HOMES = {
     "pack": "packing.job",
     "pack_samples": "packing.memory",
     "plan": "planning.planner",
+    "stream": "planning.streams",
     "unpack": "packing.memory",
     "verify": "proof.verify",
 }

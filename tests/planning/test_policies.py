@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import cloison
+from cloison.errors import InputError, OverlongError
+from cloison.planning import POLICIES
 from tests.planning.planning_oracles import (
     assert_whole,
     best_fit_decreasing,
@@ -14,10 +18,6 @@ from tests.planning.planning_oracles import (
     loads,
     look_ahead_blocks,
 )
-
-import cloison
-from cloison.errors import InputError, OverlongError
-from cloison.planning import POLICIES
 
 lists = st.lists(st.integers(0, 40), max_size=60)
 policies = st.sampled_from(POLICIES)

@@ -1,0 +1,105 @@
+"""stream: the blocks of look_ahead, nothing lost or repeated over a resume."""
+
+from __future__ import annotations
+
+import json
+from itertools import count, islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cloison
+from cloison.errors import InputError, OverlongError
+
+
+def samples_of(lengths: list[int]) -> list[list[int]]:
+    return [[index] * length for index, length in enumerate(lengths)]
+
+
+def indices(blocks: object) -> list[list[int]]:
+    return [[index for index, _ in block] for block in blocks]  # type: ignore[attr-defined]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 30), max_size=60),
+    ahead=st.integers(1, 20),
+    align=st.sampled_from([1, 4]),
+    max_segments=st.none() | st.integers(1, 4),
+)
+def test_a_stream_gives_the_blocks_of_the_plan(lengths: list[int], ahead: int, align: int, max_segments: int | None) -> None:
+    plan = cloison.plan(lengths, 32, order="input", look_ahead=ahead, align=align, max_segments=max_segments)
+    blocks = cloison.stream(samples_of(lengths), 32, look_ahead=ahead, align=align, max_segments=max_segments)
+    assert indices(blocks) == [ids.tolist() for ids, _, _ in plan]
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=st.lists(st.integers(0, 30), max_size=60), ahead=st.integers(1, 20), done=st.integers(0, 20), data=st.data())
+def test_a_resumed_stream_goes_on_as_if_nothing_had_happened(
+    lengths: list[int], ahead: int, done: int, data: st.DataObject
+) -> None:
+    samples = samples_of(lengths)
+    whole = list(cloison.stream(samples, 32, look_ahead=ahead))
+    first = cloison.stream(samples, 32, look_ahead=ahead)
+    begun = list(islice(first, done))
+    seekable = data.draw(st.booleans())
+    state = json.loads(json.dumps(first.state_dict(samples=not seekable)))
+    if seekable:
+        second = cloison.stream([], 32, look_ahead=ahead)
+        second.load_state_dict(state, source=lambda place: iter(samples[place:]))
+    else:
+        second = cloison.stream(iter(samples[state["cursor"] :]), 32, look_ahead=ahead)
+        second.load_state_dict(state)
+    assert begun + list(second) == whole
+
+
+def test_a_stream_without_end_holds_only_what_it_looks_at() -> None:
+    lengths = np.random.default_rng(0).integers(1, 500, 4096)
+    endless = cloison.stream((int(lengths[i % 4096]) for i in count()), 1024, look_ahead=64, length=int)
+    for _ in range(2000):
+        next(endless)
+    assert len(endless.state_dict()["pending"]) <= 64
+    assert len(endless._pending) <= 64
+
+
+def test_case_RES_01(cases) -> None:  # type: ignore[no-untyped-def]
+    case = cases["RES-01"]
+    lengths, capacity = case["input"]["stream_lengths"], case["input"]["capacity"]
+    whole = cloison.stream(samples_of(lengths), capacity)
+    assert indices(whole) == case["expectation"]["packs_continuous"]
+    first = cloison.stream(samples_of(lengths), capacity)
+    next(first)
+    state = first.state_dict()
+    second = cloison.stream(samples_of(lengths)[state["cursor"] :], capacity)
+    second.load_state_dict(state)
+    assert indices(second) == case["expectation"]["packs_after_resume"]
+
+
+def test_case_RES_02(cases) -> None:  # type: ignore[no-untyped-def]
+    case = cases["RES-02"]["input"]
+    size = case["samples_per_pack"]
+    stream = cloison.stream(samples_of([1] * 50), size, look_ahead=1)
+    for _ in range(case["packs_done"]):
+        next(stream)
+    state = stream.state_dict()
+    placed = state["cursor"] - len(state["pending"])
+    assert placed == cases["RES-02"]["expectation"]["next_sample"]
+    assert state["blocks"] == 2 != placed
+
+
+def test_what_a_stream_refuses() -> None:
+    with pytest.raises(OverlongError, match=r"Sample 1 of the stream has 9 tokens"):
+        list(cloison.stream(samples_of([3, 9]), 8))
+    dropping = cloison.stream(samples_of([3, 9, 2]), 8, overflow="drop")
+    assert indices(dropping) == [[0, 2]] and dropping.state_dict()["dropped"] == 1
+    for bad in ({"capacity": 0}, {"look_ahead": 0}, {"max_segments": 0}, {"align": 9}, {"overflow": "split"}):
+        with pytest.raises(InputError):
+            cloison.stream([], **{"capacity": 8, **bad})  # type: ignore[arg-type]
+    stream = cloison.stream(samples_of([3, 3, 3]), 3)
+    next(stream)
+    with pytest.raises(InputError, match="without"):
+        cloison.stream([], 3).load_state_dict(stream.state_dict(samples=False))
+    with pytest.raises(InputError, match="state_dict"):
+        cloison.stream([], 3).load_state_dict({"cursor": 1})
