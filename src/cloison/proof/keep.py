@@ -71,6 +71,7 @@ def kept(module: nn.Module | None, *, as_it_is: bool = False) -> Iterator[Kept]:
             return
         modes = [(m, m.training) for m in module.modules()]
         state = [(m, dict(m.__dict__), dict(m._buffers)) for m in module.modules()]
+        hooks = [(held, dict(held)) for m in module.modules() for held in _hooks(m)]
         buffers = [(b, b.detach().clone()) for b in module.buffers()]
         versions = [(name, p, p._version) for name, p in module.named_parameters()]
         small = sum(p.numel() for _, p, _ in versions) <= COPIED_PARAMETERS
@@ -101,8 +102,16 @@ def kept(module: nn.Module | None, *, as_it_is: bool = False) -> Iterator[Kept]:
                 m.__dict__.update(attributes)
                 m._buffers.clear()
                 m._buffers.update(own)
+            for held, before in hooks:
+                # transformers hooks modules when first asked for router logits, and remembers that in an attribute
+                held.clear()
+                held.update(before)
             for m, training in modes:
                 m.training = training
+
+
+def _hooks(module: nn.Module) -> list[dict[Any, Any]]:
+    return [held for name, held in vars(module).items() if "_hooks" in name and isinstance(held, dict)]
 
 
 def seeded(call: Callable[..., Any], seed: int, notes: Kept) -> Callable[..., Any]:
