@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.errors import InputError, RecordError, TemplateError
-from cloison.samples import Sample
+from cloison.samples import Sample, token_array
 from cloison.spec import FORMAT_VERSION, PackSpec, canonical_hash
 from cloison.text.edges import Row, token_rows
 from cloison.text.locate import Locator, special_texts
@@ -171,6 +171,9 @@ class Encoder:
                 example = read_record(record, self.reading(record))
                 if example.shape == "tokens":
                     ids, spans = read_tokens(example, self.vocabulary.size if self._known else 1 << 31)
+                    if self.spec.append_eos == "always" and (not ids.size or ids[-1] != self._eos_id):
+                        listed, rows = self._ended(ids.tolist(), spans.tolist())
+                        ids, spans = token_array(listed, "input_ids"), span_array(rows)
                     out.append(Encoded(ids, spans, "tokens", self._carried(record)))
                     continue
                 if not self._known:
@@ -291,7 +294,9 @@ class Encoder:
                 "The tokenizer names no eos_token that it knows.",
                 "Pass append_eos='never', or template_options={'eos_token': '</s>'} with its token.",
             )
-        final = max(rows, key=lambda row: (row[1], row[4]), default=(0, 0, ROLES.index("text"), False, 0, 1.0))
+        given = (0, 0, ROLES.index("given"), False, 0, 1.0)
+        final = max((row for row in rows if row[2] != SAMPLE), key=lambda row: (row[1], row[4]), default=given)
+        rows = [row if row[2] != SAMPLE else (0, len(ids) + 1, *row[2:]) for row in rows]
         if ids and ids[-1] == self._eos_id:
             count = len(ids)
             rows = [(row[0], min(row[1], count - 1), *row[2:]) for row in rows if row[0] < count - 1]
