@@ -96,11 +96,17 @@ SETTINGS: dict[str, Any] = {
     "smoothing": lambda tmp: sft(tmp, "llama", steps=3, packing=True, label_smoothing_factor=0.1),
     "checkpointing": lambda tmp: sft(tmp, "llama", steps=3, packing=True, gradient_checkpointing=True),
     "neftune": lambda tmp: hf(tmp, "llama", flattening(), steps=3, neftune_noise_alpha=5),
-    "dropout": lambda tmp: hf(tmp, "gpt2", flattening(), steps=3),
+    "dropout": lambda tmp: hf(tmp, "gpt2", flattening(), steps=3, model=dropping()),
     "bf16": lambda tmp: hf(tmp, "llama", flattening(), steps=3, bf16=True),
     "cache": lambda tmp: hf(tmp, "llama", flattening(), steps=3, use_cache=True),
     "dynamic": lambda tmp: hf(tmp, "dynamic", flattening(), steps=3, model=dynamic()),
 }
+
+
+def dropping() -> Any:
+    from cloison.proof.tiny import tiny_model
+
+    return tiny_model("gpt2", resid_pdrop=0.2, embd_pdrop=0.2, attn_pdrop=0.2)[0]
 
 
 def dynamic() -> Any:
@@ -133,7 +139,7 @@ def test_no_trace(setting: str, tmp_path: Path) -> None:
 
 
 def test_dropout_stays_on_and_is_said(tmp_path: Path) -> None:
-    report = audited(hf(tmp_path, "gpt2", flattening()))
+    report = audited(hf(tmp_path, "gpt2", flattening(), model=dropping()))
     assert report["isolation"].status == "exact"
     assert "dropout_seeded" in kinds(report, "note")
 

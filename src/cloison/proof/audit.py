@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from cloison.errors import InputError, require
+from cloison.errors import FindingsError, InputError, require
 from cloison.proof.ranks import world
 from cloison.proof.report import VerifyReport
 from cloison.proof.step import StepAudit
 from cloison.proof.trainers import known_of_trainer, loss_of, trainer_of
+from cloison.proof.verdicts import failed
 from cloison.proof.weights import Claim
 
 require("transformers", "hf")
@@ -80,18 +81,21 @@ class Audit(TrainerCallback):  # a subclass: the one way in that trainers offer
                 audit.micro_batch(model, lambda: loss_of(trainer, original, model, inputs, rest, named))
                 if getattr(trainer.accelerator, "sync_gradients", True):
                     put_back()
-                    self._finish(audit)
-            except BaseException:
-                put_back()
+                    self._finish(audit.report())
+            except FindingsError:
                 raise
+            except Exception as error:
+                put_back()
+                logger.exception("the audit itself failed; training goes on")
+                verdict, findings = failed("audit", error)
+                self._finish(VerifyReport((verdict,), tuple(findings)))
             return original(model, inputs, *rest, **named)
 
         trainer.training_step = training_step
 
-    def _finish(self, audit: StepAudit) -> None:
-        self.report = audit.report()
+    def _finish(self, report: VerifyReport) -> None:
+        self.report = report
         if world()[0] == 0:
-            level = logging.INFO if self.report.ok else logging.WARNING
-            logger.log(level, "audit of the first step:\n%s", self.report)
+            logger.log(logging.INFO if report.ok else logging.WARNING, "audit of the first step:\n%s", report)
         if self._on_findings == "raise":
-            self.report.raise_for_findings()
+            report.raise_for_findings()

@@ -17,7 +17,7 @@ from cloison.findings import Finding
 from cloison.proof import verdicts as say
 from cloison.proof.certificate import certificate
 from cloison.proof.fit import NOTHING
-from cloison.proof.keep import Kept, kept
+from cloison.proof.keep import Kept, dropout_of, kept
 from cloison.proof.live import Isolated, isolate, live_setup
 from cloison.proof.ranks import Lockstep, gathered, world
 from cloison.proof.report import Verdict, VerifyReport
@@ -91,7 +91,8 @@ class StepAudit:
         """
         first = not self._targets and self._isolated is None
         calls: list[dict[str, Any]] = []
-        with kept(core(model), as_it_is=True) as notes, eager(), recorded(model, calls):
+        modes: list[tuple[Any, bool]] = []
+        with kept(core(model), as_it_is=True), eager(), recorded(model, calls, modes):
             reading = self._read(model, step, first)
         call = next((c for c in calls if c.get("input_ids") is not None), None)
         if call is None:
@@ -100,7 +101,7 @@ class StepAudit:
         truth, failed = self._truth(call)
         sure = self.known.packed
         if first:
-            self._isolate(model, call, truth, sure)
+            notes = self._isolate(model, call, modes, truth, sure)
             self._findings += [*say.notes_said(replace(notes, dropout=0.0)), *_dropout(notes), *_contract(call, truth)]
         self._findings += failed
         if reading is None:
@@ -134,7 +135,7 @@ class StepAudit:
         truth = truth_of(call, row_lengths=rows, samples=samples, ends=self.known.ends, packed=self.known.packed)
         return truth, []
 
-    def _isolate(self, model: Any, call: Mapping[str, Any], truth: Truth, sure: bool) -> None:
+    def _isolate(self, model: Any, call: Mapping[str, Any], modes: list[tuple[Any, bool]], truth: Truth, sure: bool) -> Kept:
         import torch
 
         site = sites(model)
@@ -144,6 +145,9 @@ class StepAudit:
                 model(**call)
 
         with kept(core(model), as_it_is=True) as notes, eager(), Lockstep(idle) as lockstep:
+            for module, training in modes:
+                module.training = training
+            notes.dropout = dropout_of(core(model)) if core(model).training else 0.0
             try:
                 setup = live_setup(model, site, call, truth, seed=self.seed, notes=notes, step=lockstep)
                 self._isolated = isolate(setup, truth, sure=sure)
@@ -152,9 +156,10 @@ class StepAudit:
             except FAILURES as error:
                 verdict, findings = say.failed("isolation", error)
                 self._isolated, subject, blocks = Isolated((verdict,), tuple(findings), None), None, []
-        if subject is not None:
-            stated = certificate(subject, blocks, call, self._isolated.verdicts, self.seed)
-            self._certificate = stated | {"wrapped": type(model).__name__, "ranks": world()[1]}
+            if subject is not None:
+                stated = certificate(subject, blocks, call, self._isolated.verdicts, self.seed)
+                self._certificate = stated | {"wrapped": type(model).__name__, "ranks": world()[1]}
+        return notes
 
     def report(self) -> VerifyReport:
         """Return what the step showed, the same on every rank. All ranks must call it."""
@@ -200,14 +205,16 @@ def eager() -> Any:
 
 
 @contextmanager
-def recorded(model: Any, calls: list[dict[str, Any]]) -> Iterator[None]:
-    """Record the keyword arguments with which ``model``, wrapped as it is, is called."""
+def recorded(model: Any, calls: list[dict[str, Any]], modes: list[tuple[Any, bool]] | None = None) -> Iterator[None]:
+    """Record the keyword arguments with which ``model``, wrapped as it is, is called, and the modes of its modules then."""
 
     def keep(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         named = dict(kwargs)
         if args and "input_ids" not in named:
             named["input_ids"] = args[0]
         calls.append(named)
+        if modes is not None and not modes:
+            modes.extend((module, module.training) for module in model.modules())
 
     hook = model.register_forward_pre_hook(keep, with_kwargs=True, prepend=True)
     try:
