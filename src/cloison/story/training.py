@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from cloison.blocks import Block
 from cloison.packing.memory import pack_samples
 from cloison.samples import Sample
 from cloison.segments import IGNORE
 from cloison.story.configuration import Configuration, Run
 from cloison.story.corpus import functions
 
-__all__ = ["Result", "batches_of", "dialogs", "model_of", "train"]
+__all__ = ["Result", "batches_of", "collate_as", "dialogs", "model_of", "steps_of", "train"]
 
 TOKENIZER = Path(__file__).parent / "tokenizer"
 
@@ -114,18 +115,23 @@ def steps_of(trained: list[list[Sample]], run: Run, configuration: Configuration
 
 def batches_of(setup: str, samples: Sequence[Sample], samples_per_block: int) -> dict[str, Any]:
     """Return one step's batch, as ``setup`` would feed it to the model."""
+    size = 1 if setup == "alone" else samples_per_block
+    groups = _grouped(samples, size)
+    return collate_as(setup, [pack_samples(group, capacity=sum(map(len, group)), order="input")[0] for group in groups])
+
+
+def collate_as(setup: str, blocks: Sequence[Block]) -> dict[str, Any]:
+    """Return the batch that ``setup`` makes of ``blocks``: the first two of `SETUPS` are right, each other has one fault."""
     import torch
 
     from cloison.forms import hf
 
-    size = 1 if setup == "alone" else samples_per_block
-    groups = [samples[start : start + size] for start in range(0, len(samples), size)]
-    blocks = [pack_samples(group, capacity=sum(map(len, group)), order="input")[0] for group in groups]
     if setup == "packed":
         return hf.flat(blocks)
     if setup == "boundary targets":
         batch = hf.flat(blocks)
-        first = torch.from_numpy(np.cumsum([len(sample) for sample in samples])[:-1])
+        lengths = np.concatenate([block.segments.seq_lengths for block in blocks])
+        first = torch.from_numpy(np.cumsum(lengths)[:-1])
         batch["labels"][0, first] = batch["input_ids"][0, first]
         return batch
     batch = hf.rows(blocks, capacity=max(block.num_tokens for block in blocks))
@@ -230,7 +236,7 @@ def loss_by_place(model: Any, run: Run, steps: Sequence[Sequence[Sample]]) -> li
     for samples in steps:
         batch = batches_of(run.setup, samples, run.samples_per_block)
         losses = token_losses(model, batch).numpy()
-        rows = [[sample] for sample in samples] if run.setup == "alone" else _rows(samples, run.samples_per_block)
+        rows = [[sample] for sample in samples] if run.setup == "alone" else _grouped(samples, run.samples_per_block)
         if losses.shape[0] == 1:
             rows = [list(samples)]
         place = 0
@@ -246,7 +252,7 @@ def loss_by_place(model: Any, run: Run, steps: Sequence[Sequence[Sample]]) -> li
     return [float(value) for value in sums / np.maximum(counts, 1)]
 
 
-def _rows(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
+def _grouped(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
     return [list(samples[start : start + size]) for start in range(0, len(samples), size)]
 
 

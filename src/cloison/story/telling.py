@@ -1,0 +1,165 @@
+"""What the story's runs say, as rows of numbers: for the terminal and for its page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from cloison.story.configuration import SETUPS
+from cloison.story.story import Story
+from cloison.story.training import Result
+
+__all__ = [
+    "DASHBOARD",
+    "GROWTH",
+    "PLACES",
+    "dashboard_rows",
+    "effects",
+    "growth_rows",
+    "place_rows",
+    "rounding",
+    "told_plainly",
+    "told_view",
+    "verdict_rows",
+]
+
+DASHBOARD = ("set-up", "training loss", "tokens/s", "answers, alone", "held-out question, alone")
+GROWTH = ("samples a block", "training loss", "answers, alone", "held-out question, alone")
+PLACES = ("set-up", "by place in the block: first ... last")
+_LAST_STEPS = 20
+
+
+def dashboard_rows(story: Story, neighbours: str) -> list[tuple[str, ...]]:
+    """Return a row a set-up: what its dashboard shows at the end of training, then what is true of samples alone.
+
+    Where seeds differ, the range is shown.
+    """
+    return [
+        (
+            setup,
+            _range([float(np.mean(r.training_loss[-_LAST_STEPS:])) for r in found]),
+            f"{np.mean([r.tokens_per_s for r in found]):,.0f}",
+            _range([r.answer_loss for r in found]),
+            _range([r.held_out_loss for r in found]),
+        )
+        for setup in SETUPS
+        if (found := story.of(setup, neighbours))
+    ]
+
+
+def growth_rows(story: Story, neighbours: str) -> list[tuple[str, ...]]:
+    """Return a row a block size of the plain causal mask, on the first seed."""
+    seed = story.configuration.seeds[0]
+    rows: list[tuple[str, ...]] = []
+    for size in story.configuration.block_sizes:
+        for r in story.of("plain causal", neighbours, size):
+            if r.run.seed == seed:
+                loss = float(np.mean(r.training_loss[-_LAST_STEPS:]))
+                rows.append((str(size), f"{loss:.2f}", f"{r.answer_loss:.2f}", f"{r.held_out_loss:.2f}"))
+    return rows
+
+
+def place_rows(story: Story, neighbours: str) -> Sequence[tuple[str, ...]]:
+    """Return a row a packed set-up: the loss of answers by place in the block, as training sees it, mean over seeds."""
+    return [
+        (setup, "  ".join(f"{value:.2f}" for value in np.mean([r.loss_by_place for r in found], axis=0)))
+        for setup in SETUPS
+        if setup != "alone" and (found := story.of(setup, neighbours))
+    ]
+
+
+def rounding(story: Story) -> tuple[float, float]:
+    """Return by how much the training losses of "packed" and "alone" differ: in the first ten steps, and at most in any.
+
+    They are the same numbers computed in another order; what rounding does to one step, training carries on to the next.
+    """
+    first = most = 0.0
+    for near in story.configuration.neighbours:
+        for alone, packed in zip(story.of("alone", near), story.of("packed", near), strict=True):
+            gap = np.abs(np.array(alone.training_loss) - np.array(packed.training_loss))
+            first, most = max(first, float(gap[:10].max())), max(most, float(gap.max()))
+    return first, most
+
+
+def verdict_rows(story: Story) -> list[tuple[str, ...]]:
+    """Return a row a set-up: whether `verify` finds it right, and the faults it names."""
+    rows: list[tuple[str, ...]] = []
+    for setup, report in story.reports.items():
+        kinds = [finding.kind for finding in report.findings if finding.severity == "error"]
+        rows.append((setup, "as if alone" if report.ok else ", ".join(dict.fromkeys(kinds))))
+    return rows
+
+
+def effects(story: Story, neighbours: str) -> list[str]:
+    """Return a sentence a faulty set-up: whether the damage shows in evaluation, beyond the spread of the seeds."""
+    right = story.of("packed", neighbours)
+    said = []
+    for setup in list(SETUPS)[2:]:
+        wrong = story.of(setup, neighbours)
+        if not wrong or not right:
+            continue
+        worse = min(r.answer_loss for r in wrong) > max(r.answer_loss for r in right)
+        hidden = _dashboard(wrong) <= _dashboard(right) * 1.1
+        said.append(
+            f"{setup}: {'worse in evaluation on every seed' if worse else 'no damage shows in evaluation'}, "
+            f"{'and the training loss gives no warning' if hidden else 'and the training loss is higher too'}."
+        )
+    return said
+
+
+def told_plainly(story: Story) -> dict[str, Any]:
+    """Return everything as plain data."""
+    return {
+        "configuration": asdict(story.configuration),
+        "runs": [asdict(result) for result in story.results],
+        "verdicts": {setup: report.to_dict() for setup, report in story.reports.items()},
+        "seconds": story.seconds,
+    }
+
+
+def told_view(story: Story, page: str) -> Any:
+    """Return the same tables for the terminal."""
+    from rich.console import Group
+    from rich.rule import Rule
+    from rich.table import Table
+    from rich.text import Text
+
+    def drawn(heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
+        out = Table(box=None, pad_edge=False)
+        for head in heads:
+            out.add_column(head)
+        for row in rows:
+            out.add_row(*row)
+        return out
+
+    first, most = rounding(story)
+    parts: list[Any] = [
+        Rule("what verify says, before any training", align="left"),
+        drawn(("set-up", "verdict"), verdict_rows(story)),
+    ]
+    for near in story.configuration.neighbours:
+        parts += [
+            Rule(f"{near} neighbours: the dashboard, and what is true", align="left"),
+            drawn(DASHBOARD, dashboard_rows(story, near)),
+            drawn(GROWTH, growth_rows(story, near)),
+            drawn(PLACES, place_rows(story, near)),
+            *map(Text, effects(story, near)),
+        ]
+    parts += [
+        Rule("packed is alone", align="left"),
+        Text(f"training losses differ by at most {first:.1e} in the first ten steps, {most:.1e} in any"),
+        Text(f"{len(story.results)} runs in {story.seconds:.0f} s. Look: {page}"),
+    ]
+    return Group(*parts)
+
+
+def _dashboard(found: Sequence[Result]) -> float:
+    return float(np.mean([np.mean(r.training_loss[-_LAST_STEPS:]) for r in found]))
+
+
+def _range(values: Sequence[Any]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f}-{high:.2f}"
