@@ -105,7 +105,8 @@ def _configs(model: torch.nn.Module) -> list[Any]:
 
 def accepted(model: torch.nn.Module, keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of ``keywords`` that the model's forward names or, with ``**kwargs``, takes."""
-    parameters = inspect.signature(model.forward).parameters
+    inner: torch.nn.Module = getattr(model, "_orig_mod", model)  # a compiled module names no arguments of its own
+    parameters = inspect.signature(inner.forward).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(keywords)
     return {name: value for name, value in keywords.items() if name in parameters}
