@@ -327,7 +327,37 @@ def test_named_columns_and_unused_ones(small: Path, encoders: Any) -> None:
     assert words(encoder, one(encoder, record)) == " b</s>"
     assert encoder.reading(record).describe() == "prompt/completion records: prompt=question, completion=answer; not used: text"
     with pytest.raises(SpecError, match="answr"):
-        encoders(small, columns={"answr": "x"}).encode_batch([record])
+        encoders(small, columns={"answr": "x"})
+
+
+def test_records_of_another_kind_than_the_first_are_errors(small: Path) -> None:
+    from cloison.text.shapes import recognise
+
+    encoder = Encoder(small, PackSpec(capacity=8), reading=recognise(CHAT))
+    first, second, third = encoder.encode_batch([CHAT, {"text": "a"}, CHAT | {"tools": [{"name": "t"}]}])
+    encoder.close()
+    assert isinstance(first, Encoded) and isinstance(third, Encoded)
+    assert isinstance(second, RecordError) and "text record" in second.found and "messages records" in second.asked
+
+
+def test_a_normaliser_moves_no_edge(qwen3: Path, encoders: Any) -> None:
+    encoder = encoders(qwen3)
+    done = one(
+        encoder, {"messages": [user("cafe\u0301"), assistant("re\u0301sume\u0301"), user("e\u0301"), assistant("e\u0301")]}
+    )
+    assert words(encoder, done) == "résumé<|im_end|>|é<|im_end|>"
+    assert done.straddles == 0
+
+
+def test_threads_share_an_encoder(small: Path, encoders: Any) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    encoder = encoders(small)
+    records = [{"messages": [user(f"a {i}"), assistant(f"b {i}" * (i % 4))]} for i in range(60)]
+    alone = [one(encoder, record).input_ids.tolist() for record in records]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda record: one(encoder, record).input_ids.tolist(), records))
+    assert together == alone
 
 
 @settings(max_examples=80, deadline=None)

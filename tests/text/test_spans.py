@@ -270,3 +270,18 @@ def test_one_structure_is_learnt_once() -> None:
     assert all(isinstance(one, list) and len(one) == 4 for one in spans)
     assert found.renderings <= 2
     sandbox.close()
+
+
+def test_generation_blocks_agree_where_they_are_drawn_as_the_rule_says() -> None:
+    from cloison.text.marks import mark_chat, parse
+
+    one = family("generation markers")
+    for messages in CHATS.values():
+        sandbox, found = locator("generation markers", one.template, one.special)
+        job: Any = ("default", messages, None, None, {})
+        rendering = sandbox.render([job], marked=True)[0]
+        assert isinstance(rendering, str)
+        text, events = parse(rendering, mark_chat(messages, None, "none", False, False))
+        edges = [event.place for event in events if event.kind == "G"]
+        blocks = [text[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True)]
+        assert blocks == trained("generation markers", one.template, one.special, messages)[1]

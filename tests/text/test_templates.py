@@ -241,3 +241,35 @@ def test_a_bare_system_prompt_renders(qwen3: Path) -> None:
     encoder = Encoder(qwen3, PackSpec(capacity=8))
     (done,) = encoder.encode_batch([{"messages": [system("only")]}])
     assert not (done.spans["role"] == 3).any()  # type: ignore[union-attr]
+
+
+ORPHAN = """
+import sys, time
+from cloison.text.sandbox import Sandbox
+sandbox = Sandbox({"default": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"}, {}, "2024-01-01", seconds=2)
+print(sandbox._process.pid, flush=True)
+sandbox.render([("default", [], None, None, {})])
+"""
+
+
+def test_a_renderer_does_not_outlive_a_parent_that_was_killed() -> None:
+    import subprocess
+    import sys
+    import time
+
+    parent = subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    time.sleep(0.5)
+    parent.kill()
+    parent.wait()
+    for _ in range(100):
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            break
+        if Path(f"/proc/{child}/stat").read_text().split()[2] == "Z":
+            break  # gone, and not yet collected
+        time.sleep(0.1)
+    else:
+        pytest.fail("the renderer still runs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from cloison.text.edges import Row, token_rows
 from cloison.text.locate import Locator, special_texts
 from cloison.text.provenance import CharSpan
 from cloison.text.sandbox import Job, Sandbox
-from cloison.text.shapes import Example, Reading, read_record, recognise, refuse_marks
+from cloison.text.shapes import Example, Reading, check_columns, read_record, recognise, refuse_marks
 from cloison.text.targets import ROLES, SAMPLE, labels, role_code, span_array
 from cloison.text.tokenizer import NO_VOCABULARY, load_tokenizer, save_tokenizer
 from cloison.text.tokens import read_tokens
@@ -69,6 +70,8 @@ class Encoder:
         tokenizer: what `cloison.text.tokenizer.load_tokenizer` takes, or a folder that `save` wrote; None where every record
             holds input_ids already.
         spec: its ``columns``, ``carry``, ``chat_template``, ``template_options``, ``append_eos`` and ``date`` count here.
+        reading: how all records are to be read, as `cloison.text.sources.Source` found the first; a record in another layout is
+            then a RecordError. None: each record is recognised by itself.
 
     Attributes:
         token_key: sha256 (hex) over all that shapes the tokens: equal keys, equal tokens and spans.
@@ -77,7 +80,10 @@ class Encoder:
     `close` ends its renderer process; it also ends when the Encoder is collected.
     """
 
-    def __init__(self, tokenizer: Any, spec: PackSpec) -> None:
+    def __init__(self, tokenizer: Any, spec: PackSpec, reading: Reading | None = None) -> None:
+        check_columns(spec.columns)
+        self._lock = threading.Lock()
+        self._reading = reading
         self._known = tokenizer is not None
         self.vocabulary = load_tokenizer(tokenizer) if self._known else NO_VOCABULARY
         self.spec = spec
@@ -140,7 +146,14 @@ class Encoder:
         """Return how ``record`` is read; its `Reading.describe` tells the user."""
         key = tuple(name for name, value in record.items() if value is not None)
         if key not in self._readings:
-            self._readings[key] = recognise(record, self.spec.columns, self.spec.carry)
+            found = recognise(record, self.spec.columns, self.spec.carry)
+            if self._reading is not None and found.layout != self._reading.layout:
+                raise RecordError(
+                    f"all records of a source must be {self._reading.layout} records, as its first is.",
+                    f"This is a {found.layout} record: {', '.join(record)}.",
+                    "Pack one kind at a time, or name the columns.",
+                )
+            self._readings[key] = found
         return self._readings[key]
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -164,6 +177,10 @@ class Encoder:
 
     def _prepare(self, records: Sequence[Mapping[str, Any]]) -> list[_Text | Encoded | RecordError]:
         """Return for each record its text with spans by characters; tokenised records are done already."""
+        with self._lock:  # the renderer answers one at a time
+            return self._read_and_render(records)
+
+    def _read_and_render(self, records: Sequence[Mapping[str, Any]]) -> list[_Text | Encoded | RecordError]:
         out: list[Any] = []
         chats: list[int] = []
         for index, record in enumerate(records):

@@ -11,7 +11,7 @@ from typing import Any
 from cloison.errors import RecordError, SpecError
 from cloison.text.marks import has_marks
 
-__all__ = ["PARTS", "Example", "Reading", "read_record", "recognise"]
+__all__ = ["PARTS", "Example", "Reading", "check_columns", "read_record", "recognise", "refuse_marks"]
 
 PARTS = {
     "messages": "a chat: a list of {role, content, ...}",
@@ -133,11 +133,7 @@ def recognise(record: Mapping[str, Any], columns: Mapping[str, str] | None = Non
         SpecError: ``columns`` names a part that there is not.
     """
     columns = columns or {}
-    unknown = sorted(set(columns) - set(PARTS))
-    if unknown:
-        raise SpecError(
-            f"columns names the part {', '.join(map(repr, unknown))}.", f"There are {', '.join(PARTS)}.", "Use one of these."
-        )
+    check_columns(columns)
     named = [layout for layout in _LAYOUTS if any(part in columns for part in layout[2])]
     for shape, layout, must, may in named or _LAYOUTS:
         have = {part: columns.get(part, part) for part in (*must, *may)}
@@ -153,6 +149,15 @@ def recognise(record: Mapping[str, Any], columns: Mapping[str, str] | None = Non
         f"It has {have_}.",
         "Name them: columns={'prompt': 'question', 'completion': 'answer'}, or --columns prompt=question,completion=answer.",
     )
+
+
+def check_columns(columns: Mapping[str, str]) -> None:
+    """Raise a SpecError if ``columns`` names a part that there is not."""
+    unknown = sorted(set(columns) - set(PARTS))
+    if unknown:
+        raise SpecError(
+            f"columns names the part {', '.join(map(repr, unknown))}.", f"There are {', '.join(PARTS)}.", "Use one of these."
+        )
 
 
 def read_record(record: Mapping[str, Any], reading: Reading) -> Example:
