@@ -100,6 +100,8 @@ class Encoder:
         self._sandbox: Sandbox | None = None
         self._locator: Locator | None = None
         self._readings: dict[tuple[str, ...], Reading] = {}
+        if templates and self._known:
+            self._start()  # it starts while the caller goes on
         options = {**spec.token_options(), "chat_template": None, "date": self._date if self.needs_date else None}
         self.token_key = canonical_hash(
             {
@@ -109,8 +111,6 @@ class Encoder:
                 "options": options,
             }
         )
-        if templates and self._known:
-            self._start()  # it starts while the caller goes on
 
     # ------------------------------------------------------------------ encoding
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ class Vocabulary:
         prefix: the ids that the tokenizer itself puts before a text (a BOS), by its post-processor.
         suffix: the ids that it puts behind one.
         size: ids are below this.
-        content_hash: sha256 (hex) of the tokenizer's own serialised form (what only decodes aside) and the special tokens.
     """
 
     backend: Any
@@ -36,7 +36,18 @@ class Vocabulary:
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     size: int
-    content_hash: str
+
+    @cached_property
+    def content_hash(self) -> str:
+        """The sha256 (hex) of the tokenizer's own serialised form (what only decodes aside) and of the special tokens."""
+        if self.backend is None:
+            return "none"
+        head, _, model = self.backend.to_str().partition('"model":')
+        settings = json.loads(head + '"model":0}')
+        del settings["decoder"]
+        digest = hashlib.sha256(json.dumps([settings, self.special], sort_keys=True).encode("utf-8", "surrogatepass"))
+        digest.update(model.encode("utf-8"))
+        return digest.hexdigest()
 
     @property
     def eos_id(self) -> int | None:
@@ -46,7 +57,7 @@ class Vocabulary:
         return None if found is None else int(found)
 
 
-NO_VOCABULARY = Vocabulary(None, {}, {}, (), (), 0, "none")
+NO_VOCABULARY = Vocabulary(None, {}, {}, (), (), 0)
 """What stands where every record is tokenised already."""
 
 
@@ -135,18 +146,7 @@ def _templates(value: Any) -> dict[str, str]:
 
 def _assembled(backend: Any, special: dict[str, str], templates: dict[str, str]) -> Vocabulary:
     """Return the Vocabulary of ``backend`` without truncation, padding and trimmed offsets; the caller's stays as it is."""
-    from tokenizers import Tokenizer
-
-    text = backend.to_str()
-    head, model, rest = text.partition('"model":')
-    settings = json.loads(head + '"model":0}')
-    plain = _untrimmed(settings) | {"truncation": None, "padding": None}
-    if plain != settings:
-        # Trimmed offsets leave out the blank at the head of a token, and with it where a span begins.
-        backend = Tokenizer.from_str(json.dumps(plain, ensure_ascii=False)[:-2].rpartition('"model":')[0] + model + rest)
-    plain.pop("decoder", None)
-    content = hashlib.sha256(json.dumps([plain, special], sort_keys=True).encode("utf-8", "surrogatepass"))
-    content.update(rest.encode("utf-8"))
+    backend = _plain(backend)
     bare = backend.encode("a", add_special_tokens=False).ids
     full = backend.encode("a", add_special_tokens=True).ids
     room = len(full) - len(bare)
@@ -158,8 +158,37 @@ def _assembled(backend: Any, special: dict[str, str], templates: dict[str, str])
         prefix=tuple(full[:first]),
         suffix=tuple(full[first + len(bare) :]),
         size=int(backend.get_vocab_size(with_added_tokens=True)),
-        content_hash=content.hexdigest(),
     )
+
+
+def _plain(backend: Any) -> Any:
+    """Return a tokenizer that encodes as ``backend`` does, without truncation, padding and trimmed offsets.
+
+    Trimmed offsets leave out the blank at the head of a token, and with it where a span begins. The copy shares the model,
+    which is nearly all there is, so that it costs a millisecond, not another parse.
+    """
+    from tokenizers import Tokenizer
+
+    names = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+    set_parts = {name: part for name in names if (part := getattr(backend, name)) is not None}
+    parts = {name: json.loads(part.__getstate__()) for name, part in set_parts.items()}
+    plain = _untrimmed(parts)
+    if plain == parts and backend.truncation is None and backend.padding is None:
+        return backend
+    empty = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}}
+    shell = Tokenizer.from_str(json.dumps(empty | plain))
+    copy = Tokenizer(backend.model)
+    for name in parts:
+        setattr(copy, name, getattr(shell, name))
+    added = backend.get_added_tokens_decoder()
+    for _, token in sorted(added.items()):
+        (copy.add_special_tokens if token.special else copy.add_tokens)([token])
+    if {number: token.content for number, token in copy.get_added_tokens_decoder().items()} != {
+        number: token.content for number, token in added.items()
+    }:  # ids with gaps, which only a parse of the whole keeps
+        whole = json.loads(backend.to_str()) | plain | {"truncation": None, "padding": None}
+        copy = Tokenizer.from_str(json.dumps(whole, ensure_ascii=False))
+    return copy
 
 
 def _untrimmed(value: Any) -> Any:
