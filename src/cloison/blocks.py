@@ -13,6 +13,7 @@ import numpy.typing as npt
 from cloison.errors import BoundaryError
 from cloison.samples import Sample, token_array
 from cloison.segments import IGNORE, Segments
+from cloison.showing import repr_html
 
 __all__ = ["Block"]
 
@@ -40,6 +41,8 @@ class Block:
     loss_weights: npt.NDArray[np.float32] | None = None
     token_columns: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     segment_columns: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    _repr_html_ = repr_html
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_ids", token_array(self.input_ids, "input_ids"))

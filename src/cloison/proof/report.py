@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from cloison.errors import FindingsError
 from cloison.findings import Finding
+from cloison.showing import repr_html
 
 __all__ = ["Status", "Verdict", "VerifyReport", "plain"]
 
@@ -63,6 +64,8 @@ class VerifyReport:
     findings: tuple[Finding, ...] = ()
     influence: npt.NDArray[np.float64] | None = None
     certificate: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    _repr_html_ = repr_html
 
     @property
     def ok(self) -> bool:

@@ -19,6 +19,7 @@ from cloison.blocks import Block
 from cloison.errors import ChangedError
 from cloison.ledger import Ledger
 from cloison.segments import Segments
+from cloison.showing import repr_html
 from cloison.spec import PackSpec
 from cloison.store.columns import RESERVED
 from cloison.store.files import file_sha256, store_errors
@@ -65,6 +66,8 @@ class Packed:
     _files: dict[int, pq.ParquetFile] = field(default_factory=dict)
 
     # ------------------------------------------------------------------ what it is
+
+    _repr_html_ = repr_html
 
     @property
     def spec(self) -> PackSpec:

@@ -19,7 +19,7 @@ from typing import Any
 from cloison.errors import InputError, StoreError
 from cloison.view import version
 
-__all__ = ["render_page", "write_page"]
+__all__ = ["environment", "render_page", "write_page"]
 
 
 def _asset(name: str) -> str:
@@ -27,7 +27,8 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _environment() -> Any:
+def environment() -> Any:
+    """Return the Jinja2 environment of pages: templates of ``assets``, everything escaped, an unknown name an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("cloison.view", "assets")
@@ -61,7 +62,7 @@ def render_page(title: str, subtitle: str, sections: Sequence[Mapping[str, Any]]
     allowed = f"style-src {_hash(style)}; script-src {_hash(script)}; img-src data:"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
     return str(
-        _environment()
+        environment()
         .get_template("page.html.j2")
         .render(
             title=title,

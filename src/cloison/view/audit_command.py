@@ -1,0 +1,33 @@
+"""Run a training COMMAND unchanged up to the end of its first step, and say what that step feeds, leaks and trains.
+
+The command may be python, accelerate launch, torchrun, axolotl or anything that ends in a transformers Trainer (TRL's trainers
+are). Options of cloison come before the --.
+"""
+
+from __future__ import annotations
+
+import shlex
+from argparse import REMAINDER, ArgumentParser, Namespace
+
+from cloison.view.outcome import Outcome
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of ``cloison audit``."""
+    parser.add_argument("--timeout", type=float, metavar="S", help="seconds after which the command is ended (default: never)")
+    parser.add_argument("command", nargs=REMAINDER, metavar="-- COMMAND...", help="as you run it, as: -- python train.py")
+
+
+def run(args: Namespace) -> Outcome:
+    """Audit one command."""
+    from cloison.proof.launching import launch
+    from cloison.view.terminal_verdict import report_view
+
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    launched = launch(command, timeout_s=args.timeout)
+    report = launched.report
+    title = f"the first step of: {shlex.join(command)}"
+    plain = {"title": title, "command": command, "command_status": launched.status, **report.to_dict()}
+    return Outcome(0 if report.ok else 1, report_view(report, title), plain)
