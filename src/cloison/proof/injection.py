@@ -1,0 +1,111 @@
+"""Inside an audited command: trainers get an `Audit` when they are imported, and the command ends after its first step.
+
+Imports nothing but the standard library until a trainer is there, since it runs at the start of every Python of the command.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+__all__ = ["install"]
+
+_HOOKS: dict[str, Callable[[ModuleType], None]] = {}
+"""Module name to what is done to it when it has been imported; filled at the end of this file."""
+
+_unpacked: list[Any] = []
+"""Data sets as they were before TRL cut them into rows of equal length, which loses where samples begin."""
+
+
+class _AfterImport(MetaPathFinder):
+    """Changes a module right after it is imported, once."""
+
+    def __init__(self) -> None:
+        self._waiting = dict(_HOOKS)
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        change = self._waiting.pop(fullname, None)
+        if change is None:
+            return None
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            change(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def install() -> None:
+    """Wait for trainers to be imported."""
+    sys.meta_path.insert(0, _AfterImport())
+
+
+def _audit_trainer(module: ModuleType) -> None:
+    """Let ``transformers.Trainer.train`` audit its first step and end the process there."""
+    train = module.Trainer.train
+
+    def audited(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for callback in list(self.callback_handler.callbacks):
+            if type(callback).__module__.startswith("transformers.integrations"):
+                self.remove_callback(callback)  # a rehearsal is no run to report
+        self.add_callback(_stopping_audit(_samples_of(self)))
+        return train(self, *args, **kwargs)
+
+    module.Trainer.train = audited
+
+
+def _keep_unpacked(module: ModuleType) -> None:
+    """Remember what TRL packs, before it does."""
+    pack = module.pack_dataset
+
+    def packing(dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        _unpacked.append(dataset)
+        return pack(dataset, *args, **kwargs)
+
+    module.pack_dataset = packing  # type: ignore[attr-defined]
+
+
+def _samples_of(trainer: Any) -> Any:
+    """Return the samples that were cut into the trainer's rows, where it wraps; else the trainer's own data tells."""
+    wrapped = getattr(trainer.args, "packing", False) and getattr(trainer.args, "packing_strategy", "") == "wrapped"
+    return _unpacked[0] if wrapped and _unpacked and hasattr(_unpacked[0], "column_names") else None
+
+
+def _stopping_audit(samples: Any) -> Any:
+    from cloison.proof.audit import Audit
+    from cloison.proof.ranks import world
+
+    class StoppingAudit(Audit):
+        """Writes its report where the command that waits for it looks, and ends the process."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if self.report is None:
+                return
+            if world()[0] == 0:
+                _write(self.report.to_dict())
+            raise SystemExit(0)
+
+    return StoppingAudit(samples=samples)
+
+
+def _write(plain: dict[str, Any]) -> None:
+    path = os.environ["CLOISON_AUDIT_REPORT"]
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        json.dump(plain, file)
+    os.replace(path + ".part", path)
+
+
+_HOOKS["transformers.trainer"] = _audit_trainer
+_HOOKS["trl.trainer.sft_trainer"] = _keep_unpacked
