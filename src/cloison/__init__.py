@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from cloison.checking.report import CheckReport as CheckReport
     from cloison.exact import Adapter as Adapter
     from cloison.exact import adapt as adapt
+    from cloison.formats.exporting import export as export
+    from cloison.formats.importing import import_tokens as import_tokens
     from cloison.forms.hf import collate as collate
     from cloison.ledger import Ledger as Ledger
     from cloison.packing.job import pack as pack
     from cloison.packing.memory import pack_samples as pack_samples
     from cloison.packing.memory import unpack as unpack
+    from cloison.planning.balancing import balance as balance
     from cloison.planning.planner import plan as plan
     from cloison.planning.plans import Plan as Plan
+    from cloison.planning.sharding import merge_histograms as merge_histograms
     from cloison.planning.streams import stream as stream
     from cloison.proof.audit import Audit as Audit
     from cloison.proof.guard import Guard as Guard
@@ -57,11 +61,15 @@ _HOMES = {
     "VerifyReport": "proof.report",
     "check": "checking.check",
     "check_batch": "checking.batch",
+    "balance": "planning.balancing",
     "collate": "forms.hf",
     "encode": "text.encode",
+    "export": "formats.exporting",
+    "import_tokens": "formats.importing",
     "open": "store.packed",
     "pack": "packing.job",
     "pack_samples": "packing.memory",
+    "merge_histograms": "planning.sharding",
     "plan": "planning.planner",
     "stream": "planning.streams",
     "unpack": "packing.memory",

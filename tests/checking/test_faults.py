@@ -15,7 +15,7 @@ from cloison.checking.kinds import KINDS
 from cloison.errors import FindingsError, InputError
 from cloison.segments import IGNORE
 
-from .right_rows import EOS, Row, rows
+from tests.checking.right_rows import EOS, Row, rows
 
 KNOWN: dict[str, Any] = {"capacity": 10, "vocab_size": 100, "eos_token_id": EOS}
 Rows = list[Row]

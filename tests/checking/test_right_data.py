@@ -17,7 +17,7 @@ from cloison import Sample, check, check_batch
 from cloison.checking.report import CheckReport
 from cloison.segments import IGNORE
 
-from .right_rows import CHAT, EOS, SYSTEMS, arrow_table, rows
+from tests.checking.right_rows import CHAT, EOS, SYSTEMS, arrow_table, rows
 
 KNOWN: dict[str, Any] = {"capacity": 10, "vocab_size": 100, "eos_token_id": EOS}
 

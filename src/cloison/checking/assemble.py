@@ -28,6 +28,7 @@ __all__ = ["assemble"]
 _CELL_COLUMNS = (
     "labels",
     "targets",
+    "targets_segmentation",
     "loss_mask",
     "label_mask",
     "completion_mask",
@@ -222,6 +223,9 @@ def _same_index(
     none = np.zeros(0, np.int64)
     first, last = tokens.offsets[:-1][tokens.sizes > 0], tokens.offsets[1:][tokens.sizes > 0] - 1
     shifted = cells.get("targets", cells.get("labels") if convention.labels == "shifted" else None)
+    if shifted is not None and "targets_segmentation" in cells:
+        # MaxText's loss takes the targets' segment numbers for its mask.
+        shifted = np.where(cells["targets_segmentation"] != 0, shifted, IGNORE)
     if shifted is not None:
         labels = np.full_like(shifted, IGNORE)
         labels[1:] = shifted[:-1]

@@ -39,6 +39,7 @@ COLUMNS = (
     "input_ids",
     "labels",
     "targets",
+    "targets_segmentation",
     "loss_mask",
     "label_mask",
     "completion_mask",

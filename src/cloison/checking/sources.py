@@ -20,6 +20,7 @@ __all__ = ["NAMES", "data_files", "pieces", "rows_of_blocks"]
 NAMES = (*COLUMNS, *ALIASES)
 """Every column name that is read."""
 
+MDS_INDEX = "index.json"
 _PIECE_TOKENS = 1 << 19
 _PIECE_ROWS = 1 << 14
 _LONGEST_LINE_BYTES = 1 << 28
@@ -38,6 +39,8 @@ def data_files(path: Path) -> list[Path]:
         raise StoreError(f"{path} must be there.", "It is not.", "Check the path.")
     if path.is_file():
         return [path]
+    if (path / MDS_INDEX).is_file():
+        return [path / MDS_INDEX]
     found = [p for p in sorted(path.rglob("*")) if p.is_file() and _kind(p) and not p.name.startswith((".", "_"))]
     # What lies beside the data in a folder that `datasets` or Megatron-Bridge wrote is no data.
     found = [p for p in found if not p.name.endswith((".json", "_metadata.jsonl"))] or found
@@ -65,7 +68,8 @@ def pieces(data: Any) -> Iterator[Piece]:
         InputError: rows that are no packed rows.
     """
     if isinstance(data, (str, Path)):
-        yield from _file_pieces(Path(data))
+        path = Path(data)
+        yield from _mds_pieces(path.parent) if path.name == MDS_INDEX else _file_pieces(path)
     elif hasattr(data, "with_format") and hasattr(data, "num_rows") and isinstance(data.num_rows, int):
         yield from _dataset_pieces(data)
     elif hasattr(data, "to_batches") and hasattr(data, "schema"):
@@ -147,6 +151,15 @@ def _file_pieces(path: Path) -> Iterator[Piece]:
                 else "Convert it."
             )
             raise StoreError(f"{path} must be Parquet, Arrow or JSON.", f"Its name ends in {path.suffix or 'nothing'}.", remedy)
+
+
+def _mds_pieces(folder: Path) -> Iterator[Piece]:
+    from cloison.formats.mds import read
+
+    first = 0
+    for columns in read(folder, NAMES):
+        yield Piece(columns, first)
+        first += max((column.num_rows for column in columns.values()), default=0)
 
 
 def _parquet_pieces(path: Path) -> Iterator[Piece]:

@@ -1,0 +1,153 @@
+"""export: a packed data set in another system's files, with nothing lost that the caller did not name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from cloison.errors import InputError, StoreError
+from cloison.formats import grain, mds, megatron, megatron_bridge, olmo_core, trl
+from cloison.formats.flat import has_weights
+from cloison.store.files import claim
+from cloison.store.packed import Packed
+from cloison.store.packed import open as open_packed
+
+__all__ = ["LOSSES", "TARGETS", "Exported", "Target", "export"]
+
+LOSSES = MappingProxyType(
+    {
+        "labels": "which tokens are targets (prompts would be trained like answers)",
+        "weights": "the loss weights of tokens",
+        "columns": "the columns that are carried along",
+        "blocks": "which samples share a block (the reader cuts and joins documents in its own way)",
+    }
+)
+"""What a format may be unable to hold: the word that allows its loss, and what it means."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A format that blocks can be written in.
+
+    Attributes:
+        name: the word for it.
+        holds: the keys of `LOSSES` that it can hold.
+        usage: how its system reads what was written; ``{dest}`` and ``{capacity}`` are filled in.
+        write: writes a data set into an empty folder and returns the files.
+    """
+
+    name: str
+    holds: tuple[str, ...]
+    usage: str
+    write: Callable[[Packed, Path, int], list[Path]]
+
+
+TARGETS = MappingProxyType(
+    {
+        target.name: target
+        for target in (
+            Target("trl", ("labels", "blocks"), trl.USAGE, trl.write),
+            Target("megatron-bridge", ("labels", "blocks"), megatron_bridge.USAGE, megatron_bridge.write),
+            Target("mds", ("labels", "blocks", "weights"), mds.USAGE, mds.write),
+            Target("megatron", (), megatron.USAGE, megatron.write),
+            Target("olmo-core", ("labels", "blocks"), olmo_core.USAGE, olmo_core.write),
+            Target("grain", ("labels", "blocks"), grain.USAGE, grain.write),
+        )
+    }
+)
+"""Name to target."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export wrote.
+
+    Attributes:
+        path: the folder.
+        to: the target's name.
+        files: the files, in order.
+        blocks, segments, tokens, targets: what is in them.
+        lost: keys of `LOSSES` that the format does not hold and the data had.
+        usage: how the target's system reads the folder.
+    """
+
+    path: Path
+    to: str
+    files: tuple[Path, ...]
+    blocks: int
+    segments: int
+    tokens: int
+    targets: int
+    lost: tuple[str, ...]
+    usage: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data."""
+        return {**vars(self), "path": str(self.path), "files": [str(file) for file in self.files], "lost": list(self.lost)}
+
+
+def export(
+    packed: Packed | str | Path, dest: str | Path, to: str, *, lose: Sequence[str] = (), pad_token_id: int = 0
+) -> Exported:
+    """Write ``packed`` into the folder ``dest`` in the format of another system, and return what was written.
+
+    Boundaries and targets are right in that system's own convention (shifted or not, its own off-by-ones). Every file is whole
+    or not there. The same data set gives the same bytes.
+
+    Args:
+        packed: a packed data set, or its folder.
+        dest: a folder that is new or empty.
+        to: a name of `TARGETS`.
+        lose: what the target cannot hold and may be lost: keys of `LOSSES`. Only what the data really has needs the word:
+            where every token is a target, say, no labels are lost.
+        pad_token_id: what stands behind the last segment in formats of fixed width; labels and segment numbers mask it.
+
+    Raises:
+        InputError: an unknown target, or something would be lost that ``lose`` does not name.
+        StoreError: ``dest`` is not empty or cannot be written.
+
+    Cost: one pass, a piece of a million tokens in memory; within four times a plain copy of the same bytes.
+    """
+    if to not in TARGETS:
+        raise InputError(f"a target is one of {', '.join(TARGETS)}.", f"It is {to!r}.", "Pick one of them.")
+    unknown = sorted(set(lose) - set(LOSSES))
+    if unknown:
+        raise InputError(f"what may be lost is of {', '.join(LOSSES)}.", f"There is {', '.join(unknown)}.", "Name one of them.")
+    if pad_token_id < 0:
+        raise InputError("pad_token_id must be a token id.", f"It is {pad_token_id}.", "Pass 0 or more.")
+    if not isinstance(packed, Packed):
+        packed = open_packed(packed)
+    target = TARGETS[to]
+    lost = tuple(name for name in LOSSES if name not in target.holds and _has(packed, name))
+    refused = [name for name in lost if name not in lose]
+    if refused:
+        named = "; ".join(f"{name}: {LOSSES[name]}" for name in refused)
+        raise InputError(
+            f"the format {to} cannot hold all of this data set.",
+            f"These would be lost: {named}.",
+            f"Say so if that is meant: lose={refused!r} (--lose {' '.join(refused)}), or choose another format.",
+        )
+    folder = Path(dest)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise StoreError(f"{folder} must be a new or empty folder.", "Something is there.", "Name another.")
+    claim(folder)
+    files = target.write(packed, folder, pad_token_id)
+    manifest = packed.manifest
+    usage = target.usage.format(dest=folder, capacity=packed.capacity)
+    sums = (manifest.num_blocks, manifest.num_segments, manifest.num_tokens, manifest.num_targets)
+    return Exported(folder, to, tuple(files), *sums, lost, usage)
+
+
+def _has(packed: Packed, name: str) -> bool:
+    """Return whether there is anything of what ``name`` of `LOSSES` means."""
+    manifest = packed.manifest
+    if name == "labels":
+        return manifest.num_targets != manifest.num_tokens - manifest.num_segments
+    if name == "weights":
+        return has_weights(packed)
+    if name == "columns":
+        return bool(manifest.columns)
+    return manifest.num_blocks > 0

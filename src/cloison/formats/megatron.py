@@ -1,0 +1,98 @@
+"""Megatron: indexed data sets, a ``.bin`` of token ids and an ``.idx`` that cuts it. Read from megatron-core 0.16 and
+tested with it.
+
+The index is b"MMIDIDX\\x00\\x00", uint64 1, uint8 type of the ids, uint64 sequences, uint64 documents + 1, int32 lengths
+[sequences], int64 byte offsets [sequences], int64 document edges [documents + 1] (in sequences, from 0), int8 modes where
+multimodal; all little-endian. It holds no targets and no blocks: GPTDataset joins and cuts documents itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from cloison.errors import StoreError
+from cloison.formats.flat import pieces
+from cloison.formats.token_pieces import TokenPiece, cut
+from cloison.store.files import replacing, store_errors
+from cloison.store.packed import Packed
+
+__all__ = ["USAGE", "read", "write"]
+
+USAGE = (
+    'GPTDatasetConfig(blend=(["{dest}/samples_text_document"], None), reset_position_ids=True, '
+    "reset_attention_mask=True, ...): a "
+    "document is one sample, with every token a target"
+)
+
+_MAGIC = b"MMIDIDX\x00\x00"
+_TYPES = MappingProxyType({1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"})
+_INT32 = 4
+_HEAD = len(_MAGIC) + 8 + 1 + 8 + 8
+
+
+def write(packed: Packed, folder: Path, pad_token_id: int) -> list[Path]:
+    """Write ``samples_text_document.bin`` and ``.idx``: one document for each segment, in the order of the blocks, int32."""
+    path = folder / "samples_text_document.bin"
+    lengths: list[npt.NDArray[np.int32]] = []
+    with replacing(path) as part, part.open("wb") as file:
+        for shard in packed.manifest.shards:
+            for rows in pieces(packed, shard):
+                rows.input_ids.astype("<i4", copy=False).tofile(file)
+                lengths.append(rows.seq_lengths)
+    all_lengths = np.concatenate(lengths) if lengths else np.zeros(0, np.int32)
+    index = path.with_suffix(".idx")
+    with replacing(index) as part, part.open("wb") as file:
+        file.write(_MAGIC + struct.pack("<QBQQ", 1, _INT32, all_lengths.size, all_lengths.size + 1))
+        file.write(all_lengths.astype("<i4").tobytes())
+        file.write(((np.cumsum(all_lengths, dtype=np.int64) - all_lengths) * 4).astype("<i8").tobytes())
+        file.write(np.arange(all_lengths.size + 1, dtype="<i8").tobytes())
+    return [path, index]
+
+
+def read(source: Path) -> Iterator[TokenPiece]:
+    """Yield the documents of an indexed data set, named by its prefix or either file.
+
+    Raises:
+        StoreError: a file is missing or damaged, or its ids are no integers.
+    """
+    prefix = source.with_suffix("") if source.suffix in (".bin", ".idx") else source
+    index, tokens = prefix.with_name(prefix.name + ".idx"), prefix.with_name(prefix.name + ".bin")
+    with store_errors(f"{index} cannot be read"):
+        content = np.memmap(index, np.uint8, "r") if index.stat().st_size else np.zeros(0, np.uint8)
+    if content.size < _HEAD or content[: len(_MAGIC)].tobytes() != _MAGIC:
+        raise StoreError(
+            f"{index} must be a Megatron index.", "It does not begin like one.", "Name the prefix of .bin and .idx."
+        )
+    version, code, sequences, edges = struct.unpack("<QBQQ", content[len(_MAGIC) : _HEAD].tobytes())
+    if version != 1 or code not in _TYPES:
+        raise StoreError(
+            f"{index} must be of version 1 with integer ids.", f"Its version is {version}, its type {code}.", "Convert it."
+        )
+    if content.size < _HEAD + 12 * sequences + 8 * edges:
+        raise StoreError(
+            f"{index} must hold {sequences:,} sequences.", f"It ends after {content.size:,} bytes.", "Copy it again."
+        )
+    at = _HEAD
+    lengths = np.frombuffer(content, "<i4", sequences, at).astype(np.int64)
+    pointers = np.frombuffer(content, "<i8", sequences, at + 4 * sequences)
+    documents = np.frombuffer(content, "<i8", edges, at + 12 * sequences)
+    item = np.dtype(_TYPES[code]).itemsize
+    expected = (np.cumsum(lengths) - lengths) * item
+    if (lengths < 0).any() or not np.array_equal(pointers, expected):
+        raise StoreError(f"{index} must lay sequences one after the other.", "Its offsets do not fit.", "Copy it again.")
+    if edges and (documents[0] != 0 or documents[-1] != sequences or (np.diff(documents) < 0).any()):
+        raise StoreError(f"{index} must cut all sequences into documents.", "Its edges do not fit.", "Copy it again.")
+    total = int(lengths.sum())
+    with store_errors(f"{tokens} cannot be read"):
+        size = tokens.stat().st_size
+        if size != total * item:
+            raise StoreError(f"{tokens} must have {total * item:,} bytes.", f"It has {size:,}.", "Copy it again.")
+        ids = np.memmap(tokens, _TYPES[code], "r") if size else np.zeros(0, _TYPES[code])
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    yield from cut(ids, np.diff(ends[documents]) if edges else lengths)

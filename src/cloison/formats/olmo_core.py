@@ -1,0 +1,195 @@
+"""OLMo-core: raw token arrays with document metadata and label masks, and the packing it would otherwise do itself.
+
+Read from olmo-core 3.0 and tested with it. ``NAME.npy`` is a raw array without a header (uint8 to uint64); ``NAME.csv.gz``
+has a line ``start,end`` for each document; label masks are raw bool arrays of the same index, True where a token is a
+target. The trainer makes labels by shifting, so the mask is False at the first token of every document.
+``NumpyPackedFSLDataset`` keeps its packing in ``WORK_DIR/dataset-common`` under names that hash the path as given, the
+file's size, the strategy and, with ``use_array_if_local=False`` (boundaries from the metadata and not from a scan for
+end-of-text ids), the metadata: existing files are used as they are, which is how the blocks of a data set reach it
+unchanged.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from cloison.errors import InputError, StoreError
+from cloison.formats.flat import first_tokens, pieces
+from cloison.formats.token_pieces import TokenPiece, cut
+from cloison.segments import IGNORE
+from cloison.store.files import file_sha256, replacing, store_errors
+from cloison.store.packed import Packed
+
+__all__ = ["DTYPES", "USAGE", "read", "write", "write_packing"]
+
+USAGE = (
+    'NumpyPackedFSLDatasetConfig(paths=["{dest}/tokens-*.npy"], label_mask_paths=["{dest}/label_mask-*.npy"], sequence_length='
+    '{capacity}, dtype="uint32", use_array_if_local=False, generate_doc_lengths=True, work_dir="{dest}/work", ...) with '
+    "the paths "
+    "absolute; after moving the folder, cloison.formats.olmo_core.write_packing renames its packing"
+)
+DTYPES = ("uint8", "uint16", "uint32", "uint64")
+
+_PACKING = ("document-indices", "instance-offsets", "documents-by-instance")
+
+
+def write(packed: Packed, folder: Path, pad_token_id: int) -> list[Path]:
+    """Write tokens, metadata and label mask for each of the data set's files, and the packing of each."""
+    files: list[Path] = []
+    for number, shard in enumerate(packed.manifest.shards):
+        tokens, mask = folder / f"tokens-{number:05d}.npy", folder / f"label_mask-{number:05d}.npy"
+        metadata = folder / f"tokens-{number:05d}.csv.gz"
+        lengths, counts = [], []
+        with replacing(tokens) as a, replacing(mask) as b, a.open("wb") as ids, b.open("wb") as asked:
+            for rows in pieces(packed, shard):
+                rows.input_ids.astype("<u4").tofile(ids)
+                flags = rows.labels != IGNORE
+                flags[first_tokens(rows)] = False
+                flags.tofile(asked)
+                lengths.append(rows.seq_lengths)
+                counts.append(rows.block_segments)
+        ends = np.cumsum(np.concatenate(lengths), dtype=np.int64)
+        text = "".join(f"{start},{end}\n" for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True))
+        with replacing(metadata) as part, part.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
+            file.write(text.encode())
+        files += [tokens, mask, metadata]
+        files += write_packing(tokens, packed.capacity, np.concatenate(counts))
+    return files
+
+
+def write_packing(tokens: Path, capacity: int, block_segments: npt.NDArray[np.int64] | None = None) -> list[Path]:
+    """Write, or after a move rename, the packing of ``tokens`` into ``work/dataset-common`` beside it, for its absolute path.
+
+    Args:
+        tokens: a token file that `export` wrote, with its metadata beside it.
+        capacity: tokens of an instance.
+        block_segments: int [blocks], documents of each instance, in order; None: taken from the packing that lies there.
+    """
+    tokens = tokens.absolute()
+    folder = tokens.parent / "work" / "dataset-common"
+    mapping = tokens.with_name(tokens.name.replace("tokens-", "blocks-"))
+    with store_errors(f"{folder} cannot be written"):
+        folder.mkdir(parents=True, exist_ok=True)
+    if block_segments is None:
+        with store_errors(f"{mapping} cannot be read"):
+            block_segments = np.fromfile(mapping, "<u8").astype(np.int64)
+    edges = np.array(list(_metadata(tokens)), "<u8").reshape(-1, 2)
+    ends = np.concatenate([[0], np.cumsum(block_segments)])
+    offsets = np.stack([ends[:-1], ends[1:]], 1).astype("<u8")
+    metadata = tokens.with_name(tokens.name.replace(".npy", ".csv.gz"))
+    key = hashlib.sha256()
+    for part in (
+        str(tokens),
+        str(tokens.stat().st_size),
+        "truncate",
+        "uint64",
+        "use_array_if_local=False",
+        f"metadata={tokens},sha256={file_sha256(metadata)}",
+    ):
+        key.update(part.encode())
+    files = []
+    for name, array in zip(_PACKING, (edges, offsets, np.arange(edges.shape[0], dtype="<u8")), strict=True):
+        path = folder / f"{name}-{capacity}-{key.hexdigest()}.npy"
+        with replacing(path) as part_path:
+            array.tofile(part_path)
+        files.append(path)
+    with replacing(mapping) as part_path:
+        block_segments.astype("<u8").tofile(part_path)
+    return [mapping, *files]
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def read(source: Path, dtype: str | None = None, eos_token_id: int | None = None) -> Iterator[TokenPiece]:
+    """Yield the documents of raw token arrays: a file, or all ``.npy`` files of a folder that are no masks.
+
+    Documents are those of the ``.csv.gz`` beside a file; without one, they end in ``eos_token_id``. A mask is a raw bool file
+    whose name has ``label_mask`` or ``labels_mask`` in place of the part before the number.
+
+    Raises:
+        InputError: no dtype (a raw array does not state it), or neither metadata nor an end-of-text id.
+        StoreError: a file that does not fit what is said of it.
+    """
+    if dtype not in DTYPES:
+        raise InputError(
+            "a raw token array does not state the type of its ids.",
+            f"dtype is {dtype!r}.",
+            f"Pass dtype= (--dtype), one of {', '.join(DTYPES)}: it is in the config that trained on it.",
+        )
+    files = [source] if source.is_file() else sorted(source.glob("*.npy"))
+    files = [file for file in files if "mask" not in file.name and not file.name.startswith("blocks-")]
+    if not files:
+        raise StoreError(f"{source} must hold token arrays.", "There is no .npy file.", "Name the file or its folder.")
+    for file in files:
+        yield from _read_file(file, np.dtype(dtype).newbyteorder("<"), eos_token_id)
+
+
+def _read_file(file: Path, dtype: np.dtype[np.generic], eos_token_id: int | None) -> Iterator[TokenPiece]:
+    with store_errors(f"{file} cannot be read"):
+        size = file.stat().st_size
+        if size % dtype.itemsize:
+            raise StoreError(
+                f"{file} must hold whole ids of {dtype.itemsize} bytes.", f"It has {size:,}.", "Pass another dtype."
+            )
+        ids = np.memmap(file, dtype, "r") if size else np.zeros(0, dtype)
+    if ids[:2].tobytes()[:6] == b"\x93NUMPY":
+        raise StoreError(f"{file} must be a raw array.", "It has a numpy header.", "Save it with tofile, or as Parquet rows.")
+    if file.with_name(file.name.replace(".npy", ".csv.gz")).is_file():
+        edges = np.array(list(_metadata(file)), np.int64).reshape(-1, 2)
+        starts, ends = edges[:, 0], edges[:, 1]
+        if edges.size and (starts[0] != 0 or (starts[1:] != ends[:-1]).any() or (ends < starts).any() or ends[-1] != ids.size):
+            raise StoreError(
+                f"the metadata of {file} must cut all of its {ids.size:,} tokens.",
+                "It does not.",
+                "Check dtype, or write it again.",
+            )
+        lengths = ends - starts
+    elif eos_token_id is None:
+        raise InputError(
+            f"{file} has no metadata beside it (.csv.gz).",
+            "Where its documents end is not known.",
+            "Pass eos_token_id= (--eos), or write the metadata.",
+        )
+    else:
+        ends = np.flatnonzero(ids == eos_token_id) + 1
+        ends = ends if ends.size and ends[-1] == ids.size else np.append(ends, ids.size)
+        lengths = np.diff(ends, prepend=0)
+        lengths = lengths[: lengths.size - int(lengths.size > 0 and lengths[-1] == 0)]
+    mask = _mask(file)
+    targets = None
+    if mask is not None:
+        with store_errors(f"{mask} cannot be read"):
+            if mask.stat().st_size != ids.size:
+                raise StoreError(
+                    f"{mask} must have {ids.size:,} entries.", f"It has {mask.stat().st_size:,}.", "Write it again."
+                )
+            targets = np.memmap(mask, np.bool_, "r") if ids.size else np.zeros(0, bool)
+    yield from cut(ids, lengths.astype(np.int64), targets)
+
+
+def _mask(file: Path) -> Path | None:
+    number = "".join(file.stem.partition("-")[1:]) if "-" in file.stem else file.stem.removeprefix("token_ids")
+    for name in (f"label_mask{number}.npy", f"labels_mask{number}.npy"):
+        path = file.with_name(name)
+        if number and path != file and path.is_file():
+            return path
+    return None
+
+
+def _metadata(tokens: Path) -> Iterator[tuple[int, int]]:
+    path = tokens.with_name(tokens.name.replace(".npy", ".csv.gz"))
+    with store_errors(f"{path} cannot be read"), gzip.open(path, "rb") as raw, io.TextIOWrapper(raw, "utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            parts = line.split(",")
+            try:
+                yield int(parts[0]), int(parts[1])
+            except (ValueError, IndexError) as error:
+                raise StoreError(f"{path} must hold start,end.", f"Line {number} does not.", "Write it again.") from error
