@@ -26,7 +26,7 @@ __all__ = ["embedding_of", "gradient_influence", "watched_embeddings"]
 
 
 def embedding_of(module: nn.Module) -> nn.Module:
-    """Return the table of input embeddings: the one that the model names, or the first `torch.nn.Embedding`.
+    """Return the module of input embeddings: the one that the model names, or the first `torch.nn.Embedding`, or by its class.
 
     Raises:
         InputError: there is none.
@@ -43,6 +43,9 @@ def embedding_of(module: nn.Module) -> nn.Module:
             return found
     for inner in module.modules():
         if isinstance(inner, torch.nn.Embedding):
+            return inner
+    for inner in module.modules():
+        if "embed" in type(inner).__name__.lower():
             return inner
     raise InputError("gradients are taken to the input embeddings.", "The model has no embedding table.", "Skip gradients.")
 

@@ -21,7 +21,7 @@ from cloison.proof.tracing import Place, compare, trace
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FAILURES", "Setup", "coupling", "where"]
+__all__ = ["FAILURES", "Setup", "coupling", "look_ahead_coupling", "where"]
 
 FAILURES = (
     RuntimeError,
@@ -79,15 +79,11 @@ def where(setup: Setup, moved: Influence) -> Place | None:
 
     Cost: two forwards with a hook on every module.
     """
-    module = setup.subject.module
-    if module is None or moved.noise > 0.0:
-        return None
     source = moved.worst[0]
-    base, first = _traced(setup, setup.blocks)
-    other, _ = _traced(setup, setup.with_changed([source]))
     reached = [destination for destination in np.flatnonzero(moved.cells[source]).tolist() if destination != source]
-    at = _positions(setup, first, reached)
-    return None if base is None or other is None or at is None else compare(module, base, other, at)
+    if moved.noise > 0.0:
+        return None
+    return _entry(setup, setup.with_changed([source]), _tokens_of(setup, reached))
 
 
 def coupling(setup: Setup, moved: Influence, place: Place | None, rounding: float | None) -> str:
@@ -96,59 +92,73 @@ def coupling(setup: Setup, moved: Influence, place: Place | None, rounding: floa
     Args:
         rounding: what rounding may move outputs by, in standard deviations, where equality measured it and held.
 
-    Cost: 1 + 2 * log2 segments forwards for each control that applies.
+    Cost: 1 + 4 * log2 segments forwards for each control that applies.
     """
+    count = len(bounds(setup.blocks))
+    sets = [(chosen, [segment for segment in range(count) if segment not in chosen]) for chosen in codes(count)]
+    runs = [(setup.with_changed(chosen), _tokens_of(setup, outside)) for chosen, outside in sets]
+    said = _explained(setup, place, runs)
+    if said or rounding is None or moved.worst[2] > rounding or not has_experts(setup.subject.module):
+        return said
+    return f"the largest move, {moved.worst[2]:.1e} sigma, is within rounding ({rounding:.1e})"
+
+
+def look_ahead_coupling(setup: Setup) -> str:
+    """Return by which control it is coupling that earlier tokens move with later ones of their segment, or ""."""
+    places = bounds(setup.blocks)
+    halves = [(place.stop - place.start + 1) // 2 for place in places]
+    first = np.concatenate([np.arange(place.start, place.start + half) for place, half in zip(places, halves, strict=True)])
+    later = changed(setup.blocks, set(range(len(places))), setup.ids, setup.seed, after=halves)
+    return _explained(setup, _entry(setup, later, first), [(later, first)])
+
+
+def _explained(setup: Setup, place: Place | None, runs: list[tuple[list[Block], npt.NDArray[np.int64]]]) -> str:
+    """Return the control under which nothing moves in any of ``runs``, each changed blocks and the tokens to be still."""
     module = setup.subject.module
     if module is None:
         return ""
     if has_experts(module):
         with recording(module) as routing:
             setup.run(setup.blocks)
-        if routing and _still(setup, lambda _: replaying(module, routing)):
+        if routing and _still(setup, runs, lambda _: replaying(module, routing)):
             return "nothing moves when the routing of the unchanged run is replayed: expert groups or capacity"
     if place is not None and place.nature in ("rounding", "batch statistics"):
         with per_token_replayed(module, None, np.zeros(0, np.int64)) as outputs:
-            first = setup.run(setup.blocks)
-
-        def replayed(outside: list[int]) -> Any:
-            at = _positions(setup, first, outside)
-            return per_token_replayed(module, outputs, np.zeros(0, np.int64) if at is None else at)
-
-        if _still(setup, replayed):
-            kind = (
-                "batch statistics" if place.nature == "batch statistics" else "a scale or a kernel that depends on all tokens"
-            )
+            at = setup.run(setup.blocks).places
+        if at is not None and _still(setup, runs, lambda tokens: per_token_replayed(module, outputs, at[tokens])):
+            kind = "batch statistics" if place.nature == "batch statistics" else "a scale or a kernel that sees all tokens"
             return f"nothing moves when each token keeps its own output of layers like {place}: {kind}"
-    if rounding is not None and moved.worst[2] <= rounding and has_experts(module):
-        return f"the largest move, {moved.worst[2]:.1e} sigma, is within rounding ({rounding:.1e})"
     return ""
 
 
-def _still(setup: Setup, control: Callable[[list[int]], Any]) -> bool:
-    """Whether nothing moves when every forward runs inside ``control(bystanders)``."""
-    places = bounds(setup.blocks)
-    for chosen in codes(len(places)):
-        outside = [segment for segment in range(len(places)) if segment not in chosen]
-        with control(outside):
+def _still(
+    setup: Setup,
+    runs: list[tuple[list[Block], npt.NDArray[np.int64]]],
+    control: Callable[[npt.NDArray[np.int64]], Any],
+) -> bool:
+    for blocks, tokens in runs:
+        with control(tokens):
             base = setup.logits(setup.blocks)
-        with control(outside):
-            other = setup.logits(setup.with_changed(chosen))
-        if moves(base, other, places, scale_of(base))[outside].any():
+        with control(tokens):
+            other = setup.logits(blocks)
+        if moves(base[tokens], other[tokens], [slice(0, tokens.size)], scale_of(base)).any():
             return False
     return True
 
 
-def _traced(setup: Setup, blocks: Sequence[Block]) -> tuple[Any, Outputs | None]:
+def _entry(setup: Setup, blocks: Sequence[Block], tokens: npt.NDArray[np.int64]) -> Place | None:
+    """Return where ``tokens`` first differ between the unchanged run and that of ``blocks``."""
     module = setup.subject.module
-    ids = setup.subject.collate(blocks).get("input_ids")
+    ids = setup.subject.collate(setup.blocks).get("input_ids")
     if module is None or ids is None:
-        return None, None
-    shape = (int(ids.shape[0]), int(ids.shape[-1])) if ids.dim() > 1 else (1, int(ids.shape[-1]))
-    return trace(module, lambda: setup.run(blocks), shape)
-
-
-def _positions(setup: Setup, outputs: Outputs | None, segments: Sequence[int]) -> npt.NDArray[np.int64] | None:
-    """Return the places of the tokens of ``segments`` in the flattened batch."""
-    if outputs is None or outputs.places is None or not segments:
         return None
-    return np.concatenate([outputs.places[bounds(setup.blocks)[segment]] for segment in segments])
+    shape = (int(ids.shape[0]), int(ids.shape[-1])) if ids.dim() > 1 else (1, int(ids.shape[-1]))
+    base, outputs = trace(module, lambda: setup.run(setup.blocks), shape)
+    other, _ = trace(module, lambda: setup.run(blocks), shape)
+    return None if outputs.places is None else compare(module, base, other, outputs.places[tokens])
+
+
+def _tokens_of(setup: Setup, segments: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Return the tokens of ``segments``, in packed order."""
+    places = bounds(setup.blocks)
+    return np.concatenate([np.arange(places[segment].start, places[segment].stop) for segment in segments])

@@ -15,20 +15,21 @@ if TYPE_CHECKING:
 __all__ = ["Nature", "Place", "Trace", "compare", "is_linear", "trace"]
 
 Nature = Literal[
-    "attention", "convolution", "recurrence", "selection", "statistics over the row", "batch statistics", "experts",
-    "rounding", "unknown",
+    "attention", "convolution", "recurrence", "selection", "embedding", "statistics over the row", "batch statistics",
+    "experts", "rounding", "unknown",
 ]  # fmt: skip
 
 _WORDS: tuple[tuple[Nature, tuple[str, ...]], ...] = (
-    ("experts", ("experts", "moe", "sparsemlp", "expert")),
-    ("convolution", ("conv",)),
+    ("convolution", ("conv", "shift")),
     ("selection", ("indexer", "topk", "selector", "router", "lsh")),
     (
         "recurrence",
-        ("mamba", "ssm", "rwkv", "recurrent", "rglru", "rg_lru", "delta", "linearattention", "linear_attn", "lightning", "gru",
+        ("mamba", "ssm", "rwkv", "recurren", "rglru", "rg_lru", "delta", "linearattention", "linear_attn", "lightning", "gru",
          "lstm", "rnn", "retention", "mixer", "kda", "mlstm", "slstm", "xlstm", "cumsum", "scan"),
     ),
     ("attention", ("attention", "attn")),
+    ("embedding", ("embed", "ngram")),
+    ("experts", ("expert", "moe", "sparsemlp")),
 )  # fmt: skip
 """What a module mixes tokens by, read from its class and its name; the first that fits."""
 

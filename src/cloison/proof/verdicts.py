@@ -92,7 +92,7 @@ def where_said(place: Place | None, why: str) -> Said:
     return Verdict("where", "leak", said, evidence), []
 
 
-def look_ahead_said(size: float, segment: int, threshold: float, bidirectional: bool) -> Said:
+def look_ahead_said(size: float, segment: int, threshold: float, bidirectional: bool, coupled: str = "") -> Said:
     """Say whether tokens see later ones of their own segment."""
     evidence = {"size": size, "segment": segment}
     if size <= threshold:
@@ -100,11 +100,13 @@ def look_ahead_said(size: float, segment: int, threshold: float, bidirectional: 
     said = f"the first half of segment {segment} moves by {size:.2g} sigma when its second half changes"
     if bidirectional:
         return Verdict("look-ahead", "right", f"{said}, as the model is declared bidirectional", evidence), []
+    if coupled:
+        return Verdict("look-ahead", "coupled", f"{said}; {coupled}", evidence), []
     fix = "Pass bidirectional=True if the model may look ahead; else give it a causal mask."
     return Verdict("look-ahead", "wrong", said, evidence), [Finding("look_ahead", "error", f"{said}.", fix, evidence)]
 
 
-def gradients_said(moved: Influence, bidirectional: bool, forward_leaks: bool, fix: str) -> Said:
+def gradients_said(moved: Influence, coupled: str, forward_leaks: bool, fix: str) -> Said:
     """Say whether gradients of one segment reach another."""
     count = moved.matrix.shape[0]
     cells, all_cells = int(moved.cells.sum()), count * (count - 1)
@@ -116,6 +118,8 @@ def gradients_said(moved: Influence, bidirectional: bool, forward_leaks: bool, f
         f"{cells} of {all_cells} cells are not zero; worst: the outputs of segment {destination} send a gradient to segment "
         f"{source}, {size:.2g} of the largest own one"
     )
+    if coupled:
+        return Verdict("gradients", "coupled", f"{said}; {coupled}", evidence), []
     verdict = Verdict("gradients", "leak", said, evidence)
     if forward_leaks:
         return verdict, []
@@ -123,7 +127,7 @@ def gradients_said(moved: Influence, bidirectional: bool, forward_leaks: bool, f
     return verdict, [Finding("gradient_leak", "error", message, fix or "Correct the backward of the kernel.", evidence)]
 
 
-def equality_said(equal: Equality, mismatch: Mismatch | None, leaks: bool, fix: str) -> Said:
+def equality_said(equal: Equality, mismatch: Mismatch | None, leaks: bool, coupled: str, fix: str) -> Said:
     """Say whether packed samples are what they are alone."""
     numbers = {
         c.quantity: {"error": c.error, "floor": c.floor, "allowed": c.allowed, "equal": c.equal, "where": c.where}
@@ -140,6 +144,8 @@ def equality_said(equal: Equality, mismatch: Mismatch | None, leaks: bool, fix: 
     said = f"{worst.quantity} differ by {worst.error:.2g} where rounding is {worst.floor:.1e} ({worst.where or 'all'})"
     if leaks:
         return Verdict("equality", "mismatch", f"{said}; the leak accounts for that", evidence), []
+    if coupled:
+        return Verdict("equality", "coupled", f"{said}; {coupled}", evidence), []
     only_backward = all(c.equal for c in equal.comparisons if c.quantity != "parameter gradients")
     if only_backward:
         message = f"packed outputs are right and packed gradients are not: {said}."

@@ -23,7 +23,7 @@ from cloison.proof.positions import positions
 from cloison.proof.remedies import remedy
 from cloison.proof.report import VerifyReport
 from cloison.proof.run import subject
-from cloison.proof.setup import FAILURES, Setup, coupling, where
+from cloison.proof.setup import FAILURES, Setup, coupling, look_ahead_coupling, where
 from cloison.proof.tracing import Place
 
 __all__ = ["verify"]
@@ -110,20 +110,27 @@ def _experiments(setup: Setup, bidirectional: bool, gradients: bool, fix: bool) 
             control = _tried(lambda: coupling(setup, moved, place, rounding))
             coupled = control if isinstance(control, str) else ""
         ahead = _tried(lambda: look_ahead(setup.logits, setup.blocks, setup.ids, seed=setup.seed))
-    leaks = isinstance(moved, Influence) and not moved.isolated and not coupled
+    ahead_coupled = ""
+    if isinstance(ahead, tuple) and ahead[0] > 0.0 and not bidirectional:
+        with torch.no_grad():
+            control = _tried(lambda: look_ahead_coupling(setup))
+        ahead_coupled = control if isinstance(control, str) else ""
     back = _tried(lambda: gradient_influence(setup.subject, setup.run, setup.blocks)) if gradients and several else None
+    if coupled and "batch statistics" not in coupled and isinstance(back, Influence) and not back.isolated:
+        coupled = ""  # what only regroups tokens has no gradient from one to the other
+    leaks = isinstance(moved, Influence) and not moved.isolated and not coupled
     mismatch = None
     with torch.no_grad():
-        if isinstance(equal, Equality) and not equal.equal and not leaks:
+        if isinstance(equal, Equality) and not equal.equal and not leaks and not coupled:
             kind = _tried(lambda: classify(setup, equal))
             mismatch = kind if isinstance(kind, Mismatch) else None
         wrong = leaks or mismatch is not None or isinstance(moved, Exception) or isinstance(equal, Exception)
         mend = _mend(setup, equal) if fix and wrong else ""
         noise = max(equal.allowed, 1e-12) if isinstance(equal, Equality) else 1e-4
         known = _tried(lambda: positions(setup.subject, setup.blocks, noise=noise, run=setup.wrap))
-    return list(_said(setup, equal, moved, place, coupled, ahead, back, mismatch, mend, known, bidirectional, gradients)), (
-        moved.matrix if isinstance(moved, Influence) else None
-    )
+    return list(
+        _said(setup, equal, moved, place, coupled, ahead, ahead_coupled, back, mismatch, mend, known, bidirectional, gradients)
+    ), (moved.matrix if isinstance(moved, Influence) else None)
 
 
 def _said(
@@ -133,6 +140,7 @@ def _said(
     place: Place | None,
     coupled: str,
     ahead: Any,
+    ahead_coupled: str,
     back: Any,
     mismatch: Mismatch | None,
     mend: str,
@@ -153,7 +161,7 @@ def _said(
     if isinstance(ahead, Exception):
         yield say.not_tested("look-ahead", _first(ahead))
     else:
-        yield say.look_ahead_said(ahead[0], ahead[1], threshold, bidirectional)
+        yield say.look_ahead_said(ahead[0], ahead[1], threshold, bidirectional, ahead_coupled)
     if not gradients:
         yield say.not_tested("gradients", "gradients=False")
     elif back is None:
@@ -161,11 +169,15 @@ def _said(
     elif isinstance(back, Exception):
         yield say.not_tested("gradients", _first(back))
     else:
-        yield say.gradients_said(back, bidirectional, leaks, mend)
+        yield say.gradients_said(back, coupled, leaks, mend)
     if isinstance(equal, Exception):
-        yield say.not_tested("equality", _first(equal)) if isinstance(moved, Exception) else say.failed("equality", equal, mend)
+        yield (
+            say.not_tested("equality", _first(equal))
+            if isinstance(moved, Exception) or coupled
+            else say.failed("equality", equal, mend)
+        )
     else:
-        yield say.equality_said(equal, mismatch, leaks, mend)
+        yield say.equality_said(equal, mismatch, leaks, coupled, mend)
     if isinstance(known, Exception):
         yield say.not_tested("positions", _first(known))
     else:
