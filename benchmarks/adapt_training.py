@@ -60,40 +60,47 @@ def padded(samples: list[np.ndarray], width: int | None) -> dict[str, torch.Tens
     return {"input_ids": ids, "attention_mask": mask, "labels": labels, "use_cache": False}
 
 
-def speed(call: Callable[..., Any], model: Any, batches: list[tuple[dict[str, Any], int]]) -> float:
-    """Return valid tokens a second of a forward and a backward over ``batches``."""
-    call(**batches[0][0]).loss.backward()  # warm
-    tokens, start = 0, time.perf_counter()
-    for batch, count in batches:
-        model.zero_grad(set_to_none=True)
-        call(**batch).loss.backward()
-        tokens += count
-    return tokens / (time.perf_counter() - start)
+def seconds(call: Callable[..., Any], model: Any, batch: dict[str, Any]) -> float:
+    """Return the seconds of a forward and a backward."""
+    model.zero_grad(set_to_none=True)
+    start = time.perf_counter()
+    call(**batch).loss.backward()
+    return time.perf_counter() - start
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--attn", default="sdpa")
     options = parser.parse_args()
     model = model_of(options.attn)
-    samples = samples_of(options.steps * CAPACITY, CAPACITY)
-    short = [sample for sample in samples if len(sample) <= 1024]
-    blocks = pack_samples(samples, capacity=CAPACITY)[: options.steps]
+    samples = samples_of(3 * CAPACITY, CAPACITY)
+    block = pack_samples(samples, capacity=CAPACITY)[0]
     adapter = adapt(model)
     positions = signal("positions")
-    rows: dict[str, float] = {}
-    rows["packed, adapt"] = speed(adapter, model, [(adapter.collate([b]), b.num_tokens) for b in blocks])
-    rows["packed, position_ids"] = speed(model, model, [(positions([b]), b.num_tokens) for b in blocks])
-    groups = [samples[i : i + 16] for i in range(0, len(samples) - 15, 16)][: options.steps]
-    rows["padded to the longest of 16"] = speed(model, model, [(padded(g, None), sum(map(len, g))) for g in groups])
-    groups = [short[i : i + 4] for i in range(0, len(short) - 3, 4)][: options.steps]
-    rows["padded to 1,024, 4 a row"] = speed(model, model, [(padded(g, 1024), sum(map(len, g))) for g in groups])
-    best = rows["packed, adapt"]
-    print(f"{torch.get_num_threads()} threads, {options.attn}, {len(blocks)} blocks of {CAPACITY}, {adapter.way.name}")
-    for name, value in rows.items():
-        print(f"{name:30s} {value:8.0f} tokens/s   adapt is {best / value:5.2f} times as fast")
+    sixteen = samples[:16]
+    short = [sample for sample in samples if len(sample) <= 1024][:8]
+    ways: dict[str, tuple[Callable[..., Any], dict[str, Any], int]] = {
+        "packed, adapt": (adapter, adapter.collate([block]), block.num_tokens),
+        "packed, position_ids": (model, positions([block]), block.num_tokens),
+        "padded to the longest of 16": (model, padded(sixteen, None), sum(map(len, sixteen))),
+        "padded to 1,024": (model, padded(short, 1024), sum(map(len, short))),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(options.rounds + 1):  # one after the other, so that whatever else the machine does falls on all alike
+        for name, (call, batch, _count) in ways.items():
+            taken[name].append(seconds(call, model, batch))
+    speeds = {name: count / min(taken[name][1:]) for name, (_, _, count) in ways.items()}
+    print(
+        f"{torch.get_num_threads()} threads, {options.attn}, rows of {CAPACITY}, best of {options.rounds}; {adapter.way.name}"
+    )
+    for name, (_, batch, count) in ways.items():
+        shape = " x ".join(map(str, batch["input_ids"].shape))
+        ratio = speeds["packed, adapt"] / speeds[name]
+        print(
+            f"{name:28s} {count:6d} of {shape:>10s} tokens {speeds[name]:8.0f} tokens/s   adapt is {ratio:5.2f} times as fast"
+        )
 
 
 if __name__ == "__main__":
