@@ -1,28 +1,55 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 # One thread a process by default: the machine's cores are for the processes that the work starts.
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test lint
+.DEFAULT_GOAL := help
+.PHONY: help demo story test lint docs atlas campaign bench
 
-demo: $(VENV)/.ready
+help:           ## this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):[^#]*## /make \1\t/' | expand -t 16
+
+demo: $(VENV)/.demo  ## the main job and its proof, on data that every machine has
 	$(BIN)/cloison demo --out demo
 
-test: $(VENV)/.ready
+story: $(VENV)/.demo ## train a small model under five set-ups, and see what the dashboard does not show (10 minutes)
+	$(BIN)/cloison demo --story --out demo
+
+test: $(VENV)/.ready ## lint, layers, types and all tests: what CI runs
 	$(BIN)/ruff check -q src tests benchmarks
 	$(BIN)/ruff format -q --check src tests benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-lint: $(VENV)/.ready
+lint: $(VENV)/.ready ## the same without the tests; formats what can be formatted
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format src tests benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+docs: $(VENV)/.ready ## build the documentation into site/
+	$(BIN)/zensical build --clean
+
+atlas: $(VENV)/.ready ## what every causal-LM type does with packed input, and what adapt makes of it
+	$(BIN)/python -m cloison.proof.atlas docs/atlas.csv
+	$(BIN)/python -m cloison.exact.atlas docs/atlas.csv
+
+campaign: $(VENV)/.ready ## kill the main job a hundred times, and compare the bytes
+	$(BIN)/python tests/campaign_kill.py --runs 100
+
+bench: $(VENV)/.ready ## every benchmark, each beside its peer in one run
+	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+# The demo needs no test tools: torch, transformers and TRL only.
+$(VENV)/.demo: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[trl]'
+	touch $@
+
 $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
+	$(PIP) -e '.[dev]'
+	touch $@ $(VENV)/.demo
