@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import csv
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,6 +82,9 @@ def packed_against_alone(adapter, blocks):
 def test_it_finds_the_cheapest_exact_rung(name):
     adapter = adapt(built(name), show=False)
     assert adapter.way.rung == SPREAD[name], adapter
+    with (Path(__file__).parents[2] / "docs" / "atlas.csv").open(newline="", encoding="utf-8") as file:
+        said = {row["adapted"] for row in csv.DictReader(file) if (row["model_type"], row["attention"]) == (name, "eager")}
+    assert said == {adapter.way.name}
     if name != "llama+dynamic":  # alone, this one remembers what ran before
         assert packed_against_alone(adapter, helpers.blocks_of()) < 5e-5
     assert cloison.verify(adapter, seed=5).ok
