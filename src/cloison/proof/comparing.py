@@ -18,10 +18,13 @@ from cloison.segments import IGNORE
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["JITTER_MARGIN", "MARGIN", "Comparison", "gap", "jittered", "token_losses"]
+__all__ = ["GRADIENT_MARGIN", "JITTER_MARGIN", "MARGIN", "Comparison", "gap", "jittered", "token_losses"]
 
 MARGIN = 3.0
 """How many times the floor a packed run may differ: the same rounding errors in another order."""
+
+GRADIENT_MARGIN = 8.0
+"""The same for parameter gradients, which are sums over all tokens, in another order."""
 
 JITTER_MARGIN = 16.0
 """The same where the floor is the response to one rounding of the embeddings: every later operation rounds too."""

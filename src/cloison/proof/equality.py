@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.blocks import Block
-from cloison.errors import CloisonError
+from cloison.errors import CloisonError, InputError
 from cloison.proof.blocks import alone, bounds
 from cloison.proof.comparing import JITTER_MARGIN, MARGIN, Comparison, gap, jittered, token_losses
 from cloison.proof.isolation import scale_of
@@ -104,9 +104,11 @@ def equality(
         if twin is not None:
             try:
                 exact = _runs(twin, blocks, run)
+                if not torch.isfinite(own.alone).logical_not().logical_or(torch.isfinite(exact.alone)).all():
+                    raise InputError("the float64 copy must give numbers.", "It gives NaN where the model does not.")
             except (RuntimeError, ValueError, TypeError, NotImplementedError, CloisonError) as error:
                 notes.append(f"the float64 copy does not run ({_first_line(error)})")
-                twin = None
+                twin = exact = None
         reference = own.alone if exact is None else exact.alone
         scale = scale_of(reference)
         if exact is None:

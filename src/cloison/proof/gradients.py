@@ -58,7 +58,7 @@ def watched_embeddings(module: nn.Module) -> Iterator[list[Tensor]]:
     def hook(inner: nn.Module, args: Any, output: Tensor) -> Tensor:
         leaf = output.detach().requires_grad_(True)
         seen.append(leaf)
-        return leaf
+        return leaf.clone()  # some models scale what they get in place
 
     handle = embedding_of(module).register_forward_hook(hook)
     try:
@@ -89,6 +89,7 @@ def gradient_influence(subject: Subject, run: Callable[[Sequence[Block]], Any], 
         if not seen:
             raise InputError("gradients are taken to the input embeddings.", "The forward did not use them.", "Skip gradients.")
         leaves = list(seen)
+        _same_index(leaves, outputs.batch.get("input_ids"))
         logits = outputs.logits
         signs = torch.randint(0, 2, logits.shape, generator=torch.Generator().manual_seed(0)).to(logits) * 2 - 1
         finite = torch.where(torch.isfinite(logits), logits, 0.0)
@@ -124,6 +125,18 @@ def gradient_influence(subject: Subject, run: Callable[[Sequence[Block]], Any], 
     if not np.isfinite(scale) or scale == 0.0:
         raise InputError("outputs must depend on the embeddings.", "All gradients are zero or not finite.", "Skip gradients.")
     return Influence(found / scale, 0.0, 0.0, backwards)
+
+
+def _same_index(leaves: Sequence[Tensor], ids: Any) -> None:
+    if ids is None:
+        return
+    for leaf in leaves:
+        if leaf.shape[:-1].numel() != ids.numel() or leaf.shape[-2] != ids.shape[-1]:
+            raise InputError(
+                "embeddings must have the index of the batch's ids.",
+                f"They are {list(leaf.shape)} for ids of {list(ids.shape)}: the samples run in rows of their own.",
+                "The parameter gradients of equality cover the backward.",
+            )
 
 
 def _by_token(gradient: Tensor, at: npt.NDArray[np.int64] | None, tokens: int) -> npt.NDArray[np.float64]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from cloison.proof.blocks import bounds, changed, lengths_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Influence", "codes", "influence", "look_ahead", "moves", "scale_of"]
+__all__ = ["Ahead", "Influence", "codes", "influence", "look_ahead", "moves", "scale_of"]
 
 Run = Callable[[Sequence[Block]], "Tensor"]
 """Blocks to outputs [tokens, features], the tokens in packed row order."""
@@ -193,26 +193,44 @@ def scale_of(base: Tensor) -> float:
     return scale
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """How far earlier tokens of a segment move when its later ones change.
+
+    Attributes:
+        size: in standard deviations of the outputs; 0.0 where nothing looks ahead.
+        segment: where most.
+        kept: [segments] how many first tokens of each were left as they are in that run.
+    """
+
+    size: float
+    segment: int
+    kept: tuple[int, ...]
+
+
 def look_ahead(
     run: Run, blocks: Sequence[Block], ids: npt.NDArray[np.int64], *, seed: int = 0, base: Tensor | None = None
-) -> tuple[float, int]:
-    """Return (size, segment): how far the first half of a segment moves when its later half changes, and where most.
+) -> Ahead:
+    """Return the worst Ahead among cuts after the first token, a quarter, a half and three quarters of every segment.
 
-    0.0 where nothing looks ahead inside a segment. One forward; where something moves, one a segment more (the longest 16),
-    since what moved may have come from the segment before.
+    One forward a cut; where something moves, one a segment more (the longest 16), since what moved may have come from the
+    segment before.
     """
     base = run(blocks) if base is None else base
     lengths = lengths_of(blocks)
-    halves = [(length + 1) // 2 for length in lengths]
-    first = [slice(place.start, place.start + half) for place, half in zip(bounds(blocks), halves, strict=True)]
     scale = scale_of(base)
+    worst = Ahead(0.0, 0, tuple(lengths))
+    for share in (0.0, 0.25, 0.5, 0.75):
+        kept = tuple(min(length, max(1, -int(-length * share // 1))) for length in lengths)
+        first = [slice(place.start, place.start + count) for place, count in zip(bounds(blocks), kept, strict=True)]
 
-    def moved_by(chosen: set[int]) -> npt.NDArray[np.float64]:
-        return moves(base, run(changed(blocks, chosen, ids, seed, after=halves)), first, scale)
+        def moved_by(chosen: set[int], kept: Sequence[int] = kept, first: Sequence[slice] = tuple(first)) -> npt.NDArray[Any]:
+            return moves(base, run(changed(blocks, chosen, ids, seed, after=kept)), first, scale)
 
-    if not moved_by(set(range(len(lengths)))).any():
-        return 0.0, 0
-    own = np.zeros(len(lengths))
-    for segment in sorted(range(len(lengths)), key=lambda number: -lengths[number])[:16]:
-        own[segment] = moved_by({segment})[segment]
-    return float(own.max()), int(own.argmax())
+        if not moved_by(set(range(len(lengths)))).any():
+            continue
+        for segment in sorted(range(len(lengths)), key=lambda number: -lengths[number])[:16]:
+            size = float(moved_by({segment})[segment])
+            if size > worst.size:
+                worst = Ahead(size, segment, kept)
+    return worst

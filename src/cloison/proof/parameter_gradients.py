@@ -10,7 +10,7 @@ import numpy as np
 from cloison.blocks import Block
 from cloison.errors import InputError
 from cloison.proof.blocks import alone
-from cloison.proof.comparing import JITTER_MARGIN, MARGIN, Comparison, gap, jittered, token_losses
+from cloison.proof.comparing import GRADIENT_MARGIN, JITTER_MARGIN, Comparison, gap, jittered, token_losses
 from cloison.proof.run import Subject
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def compare_gradients(subject: Subject, twin: Subject | None, blocks: Sequence[B
     packed = _summed(subject, (wrap(subject.run)(blocks).logits for _ in range(1)), [list(blocks)], whole)
     own = single(subject)
     if twin is not None:
-        reference, other, margin = single(twin), own, MARGIN
+        reference, other, margin = single(twin), own, GRADIENT_MARGIN
     else:
         dtype = next(iter(own.values())).dtype if whole else next(module.parameters()).dtype
         with jittered(subject, torch.finfo(dtype).eps / 2):

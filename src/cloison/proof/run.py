@@ -21,7 +21,7 @@ from cloison.proof.blocks import lengths_of
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["Outputs", "Subject", "logits_of", "places", "subject"]
+__all__ = ["Outputs", "Subject", "logits_of", "on_device", "places", "subject"]
 
 Batch = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from cloison.blocks import Block
 from cloison.errors import CloisonError
 from cloison.proof.blocks import bounds, changed
 from cloison.proof.coupling import has_experts, per_token_replayed, recording, replaying
-from cloison.proof.isolation import Influence, codes, moves, scale_of
+from cloison.proof.isolation import Ahead, Influence, codes, moves, scale_of
 from cloison.proof.keep import Kept, seeded
 from cloison.proof.run import Outputs, Subject
 from cloison.proof.tracing import Place, compare, trace
@@ -98,18 +98,22 @@ def coupling(setup: Setup, moved: Influence, place: Place | None, rounding: floa
     sets = [(chosen, [segment for segment in range(count) if segment not in chosen]) for chosen in codes(count)]
     runs = [(setup.with_changed(chosen), _tokens_of(setup, outside)) for chosen, outside in sets]
     said = _explained(setup, place, runs)
-    if said or rounding is None or moved.worst[2] > rounding or not has_experts(setup.subject.module):
-        return said
-    return f"the largest move, {moved.worst[2]:.1e} sigma, is within rounding ({rounding:.1e})"
+    return said or (_within(moved.worst[2], rounding) if has_experts(setup.subject.module) else "")
 
 
-def look_ahead_coupling(setup: Setup) -> str:
+def look_ahead_coupling(setup: Setup, ahead: Ahead, rounding: float | None) -> str:
     """Return by which control it is coupling that earlier tokens move with later ones of their segment, or ""."""
     places = bounds(setup.blocks)
-    halves = [(place.stop - place.start + 1) // 2 for place in places]
-    first = np.concatenate([np.arange(place.start, place.start + half) for place, half in zip(places, halves, strict=True)])
-    later = changed(setup.blocks, set(range(len(places))), setup.ids, setup.seed, after=halves)
-    return _explained(setup, _entry(setup, later, first), [(later, first)])
+    first = np.concatenate([np.arange(p.start, p.start + count) for p, count in zip(places, ahead.kept, strict=True)])
+    later = changed(setup.blocks, {ahead.segment}, setup.ids, setup.seed, after=ahead.kept)
+    said = _explained(setup, _entry(setup, later, first), [(later, first)])
+    return said or _within(ahead.size, rounding)
+
+
+def _within(size: float, rounding: float | None) -> str:
+    if rounding is None or size > rounding:
+        return ""
+    return f"the largest move, {size:.1e} sigma, is within rounding ({rounding:.1e}), as work of another shape gives it"
 
 
 def _explained(setup: Setup, place: Place | None, runs: list[tuple[list[Block], npt.NDArray[np.int64]]]) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from cloison.findings import Finding
 from cloison.proof.equality import Equality
-from cloison.proof.isolation import Influence
+from cloison.proof.isolation import Ahead, Influence
 from cloison.proof.keep import Kept
 from cloison.proof.mismatches import Mismatch
 from cloison.proof.positions import Positions
@@ -92,12 +92,13 @@ def where_said(place: Place | None, why: str) -> Said:
     return Verdict("where", "leak", said, evidence), []
 
 
-def look_ahead_said(size: float, segment: int, threshold: float, bidirectional: bool, coupled: str = "") -> Said:
+def look_ahead_said(ahead: Ahead, threshold: float, bidirectional: bool, coupled: str = "") -> Said:
     """Say whether tokens see later ones of their own segment."""
-    evidence = {"size": size, "segment": segment}
-    if size <= threshold:
+    evidence = {"size": ahead.size, "segment": ahead.segment, "first_tokens": ahead.kept[ahead.segment]}
+    if ahead.size <= threshold:
         return Verdict("look-ahead", "exact", "no token moves with later tokens of its sample", evidence), []
-    said = f"the first half of segment {segment} moves by {size:.2g} sigma when its second half changes"
+    kept = ahead.kept[ahead.segment]
+    said = f"the first {kept} tokens of segment {ahead.segment} move by {ahead.size:.2g} sigma when the later ones change"
     if bidirectional:
         return Verdict("look-ahead", "right", f"{said}, as the model is declared bidirectional", evidence), []
     if coupled:
@@ -134,11 +135,10 @@ def equality_said(equal: Equality, mismatch: Mismatch | None, leaks: bool, coupl
         for c in equal.comparisons
     }
     evidence: dict[str, Any] = {"comparisons": numbers, "floor": equal.floor_source, "notes": list(equal.notes)}
-    compared = ", ".join(f"{c.quantity} {c.error:.1e}" for c in equal.comparisons)
+    compared = ", ".join(f"{c.quantity} {c.error:.1e} of {c.allowed:.1e}" for c in equal.comparisons)
     if equal.equal:
-        first = equal.comparisons[0]
         untested = f"; not tested: {'; '.join(equal.notes)}" if equal.notes else ""
-        said = f"within rounding ({compared}; allowed {first.allowed:.1e}){untested}"
+        said = f"within rounding: {compared} allowed{untested}"
         return Verdict("equality", "exact", said, evidence), []
     worst = equal.worst
     said = f"{worst.quantity} differ by {worst.error:.2g} where rounding is {worst.floor:.1e} ({worst.where or 'all'})"

@@ -16,13 +16,14 @@ from cloison.proof.blocks import lengths_of, synthetic, vocabulary
 from cloison.proof.certificate import certificate
 from cloison.proof.equality import Equality, equality, twin_of
 from cloison.proof.gradients import gradient_influence
-from cloison.proof.isolation import Influence, influence, look_ahead
+from cloison.proof.isolation import Ahead, Influence, influence, look_ahead
+from cloison.proof.judging import judge
 from cloison.proof.keep import kept
 from cloison.proof.mismatches import Mismatch, classify
 from cloison.proof.positions import positions
 from cloison.proof.remedies import remedy
 from cloison.proof.report import VerifyReport
-from cloison.proof.run import subject
+from cloison.proof.run import on_device, subject
 from cloison.proof.setup import FAILURES, Setup, coupling, look_ahead_coupling, where
 from cloison.proof.tracing import Place
 
@@ -53,7 +54,7 @@ def verify(
             Adapter.
         blocks: what to pack; all of them go into one batch. None: synthetic blocks of awkward lengths.
         collate: blocks to the batch, the way in which the user signals packing; None: an Adapter's own, else `cloison.collate`.
-        loss: see `proof.targets`; None: the targets are not tested.
+        loss: from (output of the model, batch) to the loss; None: the model's own, where its output has one.
         alone: a block of one segment to the batch of that sample alone; None: the bare ids (for a callable: ``collate``).
         seed: of everything drawn.
         bidirectional: whether the model may look ahead inside a segment.
@@ -111,9 +112,10 @@ def _experiments(setup: Setup, bidirectional: bool, gradients: bool, fix: bool) 
             coupled = control if isinstance(control, str) else ""
         ahead = _tried(lambda: look_ahead(setup.logits, setup.blocks, setup.ids, seed=setup.seed))
     ahead_coupled = ""
-    if isinstance(ahead, tuple) and ahead[0] > 0.0 and not bidirectional:
+    if isinstance(ahead, Ahead) and ahead.size > 0.0 and not bidirectional:
+        rounding = equal.comparisons[0].allowed if isinstance(equal, Equality) else None
         with torch.no_grad():
-            control = _tried(lambda: look_ahead_coupling(setup))
+            control = _tried(lambda: look_ahead_coupling(setup, ahead, rounding))
         ahead_coupled = control if isinstance(control, str) else ""
     back = _tried(lambda: gradient_influence(setup.subject, setup.run, setup.blocks)) if gradients and several else None
     if coupled and "batch statistics" not in coupled and isinstance(back, Influence) and not back.isolated:
@@ -161,7 +163,7 @@ def _said(
     if isinstance(ahead, Exception):
         yield say.not_tested("look-ahead", _first(ahead))
     else:
-        yield say.look_ahead_said(ahead[0], ahead[1], threshold, bidirectional, ahead_coupled)
+        yield say.look_ahead_said(ahead, threshold, bidirectional, ahead_coupled)
     if not gradients:
         yield say.not_tested("gradients", "gradients=False")
     elif back is None:
@@ -215,12 +217,48 @@ def _batch(setup: Setup) -> Mapping[str, Any] | None:
 
 
 def _targets(setup: Setup, model: Any, loss: Callable[..., Any] | None) -> Any:
-    if loss is None:
-        return say.not_tested("targets", "no loss= was given")
-    from importlib import import_module
+    batch = _batch(setup)
+    if batch is None:
+        return say.not_tested("targets", "there is no batch")
+    if loss is None and batch.get("labels") is None:
+        return say.not_tested("targets", "the batch has no labels, and no loss= was given")
+    placed = on_device(batch, setup.subject.module)
+    called = model
+    if hasattr(model, "collate") and setup.subject.module is not None:
+        called = _called(model, setup.subject.module)
+        if _tried(lambda: _inner_shape(model, setup.subject.module, placed)) != placed["input_ids"].shape:
+            return say.not_tested("targets", "the adapter runs samples in rows of their own; its loss is read by cloison.Audit")
+    said = _tried(lambda: judge(called, placed, setup.blocks, loss, seed=setup.seed))
+    return say.not_tested("targets", _first(said)) if isinstance(said, Exception) else said
 
-    tested = import_module("cloison.proof.targets").targets_said(setup, model, loss)
-    return tested
+
+def _called(adapter: Any, inner: Any) -> Any:
+    """Return an Adapter as a module around its model, as wrappers of models are."""
+    import torch
+
+    class Called(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = inner
+
+        def forward(self, **batch: Any) -> Any:
+            return adapter(**batch)
+
+    return Called()
+
+
+def _inner_shape(adapter: Any, inner: Any, batch: Mapping[str, Any]) -> Any:
+    """Return the shape of the ids that reach the model inside an Adapter."""
+    import torch
+
+    seen: list[Any] = []
+    hook = inner.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs.get("input_ids")), with_kwargs=True)
+    try:
+        with torch.no_grad():
+            adapter(**{key: value for key, value in batch.items() if key != "labels"})
+    finally:
+        hook.remove()
+    return seen[-1].shape if seen and seen[-1] is not None else None
 
 
 def _ids_of(blocks: Sequence[Block], config: Any) -> npt.NDArray[np.int64]:
