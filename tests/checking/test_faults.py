@@ -14,7 +14,6 @@ from cloison import check, check_batch
 from cloison.checking.kinds import KINDS
 from cloison.errors import FindingsError, InputError
 from cloison.segments import IGNORE
-
 from tests.checking.right_rows import EOS, Row, rows
 
 KNOWN: dict[str, Any] = {"capacity": 10, "vocab_size": 100, "eos_token_id": EOS}

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from cloison import Sample, check, check_batch
 from cloison.checking.report import CheckReport
 from cloison.segments import IGNORE
-
 from tests.checking.right_rows import CHAT, EOS, SYSTEMS, arrow_table, rows
 
 KNOWN: dict[str, Any] = {"capacity": 10, "vocab_size": 100, "eos_token_id": EOS}
