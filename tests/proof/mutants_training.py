@@ -154,7 +154,7 @@ def one_boundary_missing(batch: Batch) -> Batch:
 def neighbour_mask(batch: Batch) -> Batch:
     """Each sample sees the one before it, and no other."""
     segments = segment_ids(batch)[0]
-    near = (segments[:, None] - segments[None, :]).isin(torch.tensor([0, 1]))
+    near = torch.isin(segments[:, None] - segments[None, :], torch.tensor([0, 1]))
     return batch | {"attention_mask": additive((near & torch.ones_like(near).tril())[None, None])}
 
 
@@ -462,8 +462,8 @@ MUTANTS = (
     Mutant("cache left on", ("leak",), cache),
     Mutant("order of cu_seqlens", ("boundaries_disagree",), planted(order_of_offsets)),
     Mutant("max_seqlen too small", ("max_length_wrong",), planted(longest_too_short)),
-    Mutant("positions restart one token late", ("leak",), planted(reset_late)),
-    Mutant("positions of lengths in reverse", ("leak",), planted(reversed_positions)),
+    Mutant("positions restart one token late", ("boundaries_disagree", "leak"), planted(reset_late)),
+    Mutant("positions of lengths in reverse", ("boundaries_disagree", "leak"), planted(reversed_positions)),
     Mutant("positions do not restart", ("leak",), planted(no_reset)),
     Mutant("no positions", ("leak",), planted(no_positions)),
     Mutant("one boundary missing", ("leak",), planted(one_boundary_missing)),

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("trl")
 
-from cloison.proof.audit import Audit  # noqa: E402
-from tests.proof.mutants_training import MUTANTS, Mutant  # noqa: E402
+from cloison.proof.audit import Audit
+from tests.proof.mutants_training import MUTANTS, Mutant
 
 
 def errors(mutant: Mutant, tmp: Path, wrong: bool) -> tuple[str, ...]:

@@ -112,9 +112,10 @@ class StepAudit:
         self._findings += found
         trained = reading.tokens != NOTHING
         self._form = reading.shape.name if first else self._form
+        smoothing = 0.0 if first else self._targets[0][0].shape.smoothing
         rank, _ = world()
         numbers = _sample_numbers(truth)[trained]
-        self._parts.append(StepWeights(reading.weights[trained], numbers, rank, reading.precision))
+        self._parts.append(StepWeights(reading.weights[trained] / (1 - smoothing), numbers, rank, reading.precision))
         self._counts += counted(truth, int(trained.sum()))
 
     def _read(self, model: Any, step: Callable[[], Any], first: bool) -> Reading | None:
@@ -174,10 +175,12 @@ class StepAudit:
             verdicts.append(targets_verdict(self._targets, findings))
         elif not any(verdict.experiment == "targets" for verdict in verdicts):
             verdicts.append(Verdict("targets", "not tested", "no loss was seen"))
+        verdicts = [replace(verdict, evidence=dict(verdict.evidence)) for verdict in verdicts]  # a proxy does not pickle
         mine = _Share(verdicts, _merged(findings), influence, self._parts, self._counts, self._form)
         shares: list[_Share] = [pickle.loads(blob) for blob in gathered(pickle.dumps(mine))]
         parts = [part for share in shares for part in share.parts]
-        weighed, wrong = weights_verdict(weigh(parts, ranks), self.claim, form=shares[0].form)
+        explained = any(f.kind in _TARGET_KINDS and f.severity == "error" for share in shares for f in share.findings)
+        weighed, wrong = weights_verdict(weigh(parts, ranks), self.claim, form=shares[0].form, explained=explained)
         counts = sum((share.counts for share in shares), Throughput())
         chosen, matrix = _worst(shares)
         every = _merged([finding for share in shares for finding in share.findings] + wrong)

@@ -49,16 +49,17 @@ def target_findings(ids: npt.NDArray[np.int64], reading: Reading, truth: Truth, 
             an error and not a warning.
     """
     bad = int((~np.isfinite(reading.weights)).sum())
-    if bad:
+    trained = reading.tokens != NOTHING
+    if bad or (trained.any() and not np.isfinite(reading.loss)):
+        what = f"The gradient of the loss is not finite at {bad} positions" if bad else f"The loss is {reading.loss}"
         return [
             Finding(
                 "not_finite",
                 "error",
-                f"The gradient of the loss is not finite at {bad} positions, with logits that are all zero.",
+                f"{what}, with logits that are all zero.",
                 "Look for a division by a count of targets that is zero, or a mask that multiplies where it should select.",
             )
         ]
-    trained = reading.tokens != NOTHING
     following = np.full_like(ids, NOTHING)
     following[:, :-1] = ids[:, 1:]
     inside = np.zeros(ids.shape, bool)
@@ -88,7 +89,8 @@ def _nothing(view: _View) -> Finding:
     return Finding(
         "nothing_trained",
         "error",
-        f"The loss trains nothing in this batch of {int((view.truth.segment_ids != 0).sum())} tokens.",
+        f"The loss trains nothing in this batch of {int((view.truth.segment_ids != 0).sum())} tokens"
+        + ("." if np.isfinite(view.reading.loss) else f" (and is {view.reading.loss}: a division by no targets)."),
         "Look at the labels: they are -100 everywhere (a prompt that fills the row, an answer template that never matches).",
     )
 

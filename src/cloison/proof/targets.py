@@ -62,6 +62,7 @@ class Reading:
         place: "logits", "hidden" or "output": what was substituted.
         shape: what kind of loss it is.
         precision: the machine epsilon of what was read.
+        loss: its value at logits (or hidden states) that are all zero.
         auxiliary: float64 [B, T], the gradient (a norm a position) of losses that do not go through the logits, or None where
             there is none.
         calls: the keyword arguments of the model's calls during the step.
@@ -74,6 +75,7 @@ class Reading:
     place: str
     shape: LossShape
     precision: float
+    loss: float = 0.0
     auxiliary: npt.NDArray[np.float64] | None = None
     calls: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
@@ -152,6 +154,7 @@ def read_step(step: Step, model: Any, *, seed: int = 0, shape: bool = True) -> R
         place,
         LossShape(),
         float(torch.finfo(leaf.dtype).eps),
+        float(loss.detach()),
         calls=tuple(held.calls),
     )
     if not shape:

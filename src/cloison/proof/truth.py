@@ -203,8 +203,9 @@ def truth_of(
             return Truth(found, "seq_lengths of the data set's rows", ends=marked)
     if samples is not None and samples.size:
         covered = [samples.cover(row) for row in ids]
-        share = np.mean(np.stack([segments for segments, _, _ in covered])[_valid(batch, ids)] > 0)
-        if share > 0.999:
+        found = np.stack([segments for segments, _, _ in covered]) > 0
+        asked = _valid(batch, ids) & ~_tails(ids, found)
+        if found.any() and np.mean(found[asked]) > 0.999:
             labels = np.stack([own for _, own, _ in covered])
             known = labels if (labels != UNKNOWN).any() else None
             return Truth(np.stack([s for s, _, _ in covered]), "the samples, found in the rows", labels=known, ends=marked)
@@ -242,6 +243,17 @@ def _valid(batch: Mapping[str, Any], ids: npt.NDArray[np.int64]) -> npt.NDArray[
     if mask is not None and getattr(mask, "ndim", 0) == 2 and tuple(mask.shape) == ids.shape:
         return np.asarray(batch_rows(mask) != 0)
     return np.ones(ids.shape, bool)
+
+
+def _tails(ids: npt.NDArray[np.int64], found: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return bool [B, T]: what no sample covers at either end of a row and is one id over and over, as padding is."""
+    out = np.zeros(ids.shape, bool)
+    for row, covered, tail in zip(ids, found, out, strict=True):
+        places = np.flatnonzero(covered)
+        first, last = (int(places[0]), int(places[-1]) + 1) if places.size else (0, 0)
+        for part in (slice(0, first), slice(last, row.size)):
+            tail[part] = row[part].size > 0 and bool((row[part] == row[part][0]).all())
+    return out
 
 
 def _from_lengths(rows: Sequence[Any], shape: tuple[int, ...]) -> npt.NDArray[np.int32]:

@@ -85,12 +85,15 @@ def weigh(parts: Sequence[StepWeights], ranks: int = 1) -> Weighing:
     return Weighing("own weights", total, spread, details)
 
 
-def weights_verdict(weighing: Weighing, claim: Claim | None, *, form: str = "cross entropy") -> tuple[Verdict, list[Finding]]:
+def weights_verdict(
+    weighing: Weighing, claim: Claim | None, *, form: str = "cross entropy", explained: bool = False
+) -> tuple[Verdict, list[Finding]]:
     """Return the verdict on ``weighing`` and what is wrong with it.
 
     Args:
         claim: what the weights ought to be; None where nobody says, then they are named and nothing is wrong.
         form: the kind of loss: where a weight depends on the model's confidence, sums mean nothing.
+        explained: whether targets are known to be missing or too many, so that a sum beside 1 says nothing more.
     """
     evidence = {"kind": weighing.kind, "total": weighing.total, "spread": weighing.spread, **weighing.details}
     if weighing.kind == "nothing":
@@ -110,15 +113,18 @@ def weights_verdict(weighing: Weighing, claim: Claim | None, *, form: str = "cro
     total = weighing.total
     comparable = form in ("cross entropy", "label smoothing", "z-loss", "label smoothing and z-loss")
     if claim is not None and comparable and not findings and not 0.98 < total < 1.02:
-        steps = weighing.details.get("micro_batches", 1)
-        off = "accumulation_off" if steps > 1 else "loss_scale"
+        steps = weighing.details.get("micro_batches", 1) // weighing.details.get("ranks", 1)
+        off = "loss_scale"
         said = f"The weights of the step sum to {total:.4g}, not to 1"
         if steps > 1 and abs(total / steps - 1) < 0.02:
-            said += ": each micro-batch's mean is added, not averaged over the accumulation steps"
+            off, why = "accumulation_off", ": each micro-batch's mean is added, not averaged over the accumulation steps"
         elif steps > 1 and abs(total * steps - 1) < 0.02:
-            said += ": the loss is divided by the accumulation steps once too often"
+            off, why = "accumulation_off", ": the loss is divided by the accumulation steps once too often"
+        else:
+            why = ""
         remedy = "Divide by the targets of the whole step once (num_items_in_batch), and let the trainer not divide again."
-        findings.append(Finding(off, "error", said + ".", remedy, evidence))
+        if off == "accumulation_off" or not explained:
+            findings.append(Finding(off, "error", f"{said}{why}.", remedy, evidence))
     status: Any = "wrong" if findings else "right"
     summary = f"{weighing.kind.replace('_', ' ')}, summing to {total:.4g}" + (
         "" if claim else "; nobody says what it ought to be"
