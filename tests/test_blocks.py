@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloison import Block, Sample, Segments
@@ -27,6 +27,7 @@ def block_of(listed: list[list[int]], **more: Any) -> Block:
     )
 
 
+@settings(deadline=None)
 @given(samples)
 def test_the_samples_of_a_block_are_those_it_was_made_of(listed: list[list[int]]) -> None:
     block = block_of(listed)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloison import Sample
@@ -14,6 +14,7 @@ from cloison.errors import InputError
 from cloison.segments import IGNORE
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**31 - 1), max_size=9))
 def test_left_out_labels_train_every_token_but_the_first(ids: list[int]) -> None:
     sample = Sample(np.array(ids, np.int64))

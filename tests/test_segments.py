@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloison import Block, Sample, Segments
@@ -73,6 +73,7 @@ def slow_targets(lengths: list[int], labels: list[int], depth: int) -> list[int]
 # ---------------------------------------------------------------------- properties
 
 
+@settings(deadline=None)
 @given(segments())
 def test_segment_ids_and_positions_are_those_of_the_slow_form(seg: Segments) -> None:
     ids, positions = seg.segment_ids(), seg.position_ids()
@@ -81,6 +82,7 @@ def test_segment_ids_and_positions_are_those_of_the_slow_form(seg: Segments) -> 
     assert seg.position_ids(start=2).tolist() == (positions + 2).tolist()
 
 
+@settings(deadline=None)
 @given(segments(), st.booleans(), st.sampled_from([None, 1, 3]), st.sampled_from([None, 1, 4]))
 def test_the_dense_mask_is_that_of_the_slow_form(seg: Segments, causal: bool, window: int | None, chunk: int | None) -> None:
     mask = seg.dense_mask(causal=causal, window=window, chunk=chunk)
@@ -91,6 +93,7 @@ def test_the_dense_mask_is_that_of_the_slow_form(seg: Segments, causal: bool, wi
     assert not (mask[:, 0] & (ids[:, :, None] != ids[:, None, :])).any()
 
 
+@settings(deadline=None)
 @given(segments())
 def test_offsets_cover_what_they_say(seg: Segments) -> None:
     real, covering = seg.cu_seqlens(), seg.cu_seqlens(covering=True)
@@ -103,6 +106,7 @@ def test_offsets_cover_what_they_say(seg: Segments) -> None:
     assert np.array_equal(np.unique(static), covering) and (np.diff(static) >= 0).all()
 
 
+@settings(deadline=None)
 @given(segments(ragged=False))
 def test_what_is_read_back_from_each_view_is_the_same(seg: Segments) -> None:
     assert Segments.from_segment_ids(seg.segment_ids()) == seg
@@ -115,6 +119,7 @@ def test_what_is_read_back_from_each_view_is_the_same(seg: Segments) -> None:
     assert covered.rows() == with_tails
 
 
+@settings(deadline=None)
 @given(segments(), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_targets_are_shifted_inside_each_segment(seg: Segments, depth: int, random: Any) -> None:
     labels = [random.choice([IGNORE, 5, 6, 7]) for _ in range(seg.num_tokens)]
@@ -123,6 +128,7 @@ def test_targets_are_shifted_inside_each_segment(seg: Segments, depth: int, rand
     assert seg.targets(weights, fill=0.0)[np.cumsum(seg.seq_lengths) - 1].tolist() == [0.0] * seg.num_segments
 
 
+@settings(deadline=None)
 @given(segments())
 def test_rows_sizes_and_slices_agree(seg: Segments) -> None:
     assert [one.rows()[0] for one in seg] == seg.rows()
@@ -138,6 +144,7 @@ def test_rows_sizes_and_slices_agree(seg: Segments) -> None:
         seg[seg.num_rows]
 
 
+@settings(deadline=None)
 @given(rows_of_lengths, st.integers(1, 5))
 def test_aligned_lengths_are_the_next_multiples(rows: list[list[int]], multiple: int) -> None:
     seg = Segments.from_lengths(rows)
@@ -147,6 +154,7 @@ def test_aligned_lengths_are_the_next_multiples(rows: list[list[int]], multiple:
     assert aligned.row_offsets.tolist() == seg.row_offsets.tolist()
 
 
+@settings(deadline=None)
 @given(segments())
 def test_views_are_read_only_and_segments_are_values(seg: Segments) -> None:
     for view in (seg.seq_lengths, seg.row_offsets, seg.cu_seqlens(), seg.segment_ids(), seg.position_ids(), seg.dense_mask()):
@@ -156,6 +164,7 @@ def test_views_are_read_only_and_segments_are_values(seg: Segments) -> None:
     assert seg != Segments.from_lengths(seg.rows(), seg.width + 1)
 
 
+@settings(deadline=None)
 @given(segments(ragged=False), st.integers(0, 2**31))
 def test_any_ids_that_differ_side_by_side_state_the_same_segments(seg: Segments, salt: int) -> None:
     ids = seg.segment_ids().astype(np.int64)

@@ -241,7 +241,7 @@ def test_every_kind_has_a_planted_fault() -> None:
     assert planted | SOURCE_ONLY | BATCH_ONLY | NOTES == set(KINDS)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_counts_and_first_places_are_those_of_a_slow_scan(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.lists(st.integers(2, 6), min_size=1, max_size=4), min_size=1, max_size=4))

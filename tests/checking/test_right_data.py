@@ -75,7 +75,7 @@ def packed_samples(draw: st.DrawFn) -> list[list[tuple[list[int], list[int]]]]:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(samples=packed_samples())
 def test_any_right_rows_are_quiet(system: str, samples: list[list[tuple[list[int], list[int]]]]) -> None:
     quiet(check(rows(system, samples), **KNOWN))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -186,10 +187,14 @@ def _mask(file: Path) -> Path | None:
 
 def _metadata(tokens: Path) -> Iterator[tuple[int, int]]:
     path = tokens.with_name(tokens.name.replace(".npy", ".csv.gz"))
+    number = 0
     with store_errors(f"{path} cannot be read"), gzip.open(path, "rb") as raw, io.TextIOWrapper(raw, "utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            parts = line.split(",")
-            try:
-                yield int(parts[0]), int(parts[1])
-            except (ValueError, IndexError) as error:
-                raise StoreError(f"{path} must hold start,end.", f"Line {number} does not.", "Write it again.") from error
+        try:
+            for line in lines:
+                number += 1
+                start, end = (int(part) for part in line.split(",")[:2])
+                if not 0 <= start <= end < 1 << 62:
+                    raise ValueError(f"{start} to {end}")
+                yield start, end
+        except (ValueError, EOFError, zlib.error) as error:
+            raise StoreError(f"{path} must hold start,end.", f"Line {number} does not: {error}.", "Write it again.") from error
