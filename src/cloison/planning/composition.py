@@ -85,13 +85,13 @@ def compose(
     moments = np.zeros(2)
     edges = _block_chunks(plan.offsets)
     for a, b in edges:  # first pass: the mean of log length
-        lengths = plan._lengths(int(plan.offsets[a]), int(plan.offsets[b]))
+        lengths = plan.lengths_of(int(plan.offsets[a]), int(plan.offsets[b]))
         moments += [np.log(lengths).sum(), lengths.size]
         tokens[a:b] = np.add.reduceat(lengths.astype(np.int64), plan.offsets[a:b] - plan.offsets[a])
     mean = moments[0] / moments[1] if segments else 0.0
     last = np.zeros(0)
     for a, b in edges:
-        logs = np.log(plan._lengths(int(plan.offsets[a]), int(plan.offsets[b]))) - mean
+        logs = np.log(plan.lengths_of(int(plan.offsets[a]), int(plan.offsets[b]))) - mean
         sums = np.add.reduceat(logs, plan.offsets[a:b] - plan.offsets[a])
         between += float((sums**2 / np.diff(plan.offsets[a : b + 1])).sum())
         total += float(np.dot(logs, logs))

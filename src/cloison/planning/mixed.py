@@ -30,7 +30,7 @@ from cloison.planning.look_ahead import look_ahead_blocks
 from cloison.planning.optimal import search
 from cloison.planning.patterns import Patterns, fill
 
-__all__ = ["mixed_blocks"]
+__all__ = ["AHEAD", "mixed_blocks"]
 
 NEAR = 0.001
 """A look-ahead whose blocks exceed the best known by at most this share is taken."""
@@ -38,7 +38,9 @@ NEAR = 0.001
 SLACK = 0.02
 """How far from the random one the program lets the variance share be."""
 
-_AHEAD = 8192
+AHEAD = 8192
+"""Samples that its look-ahead sees at least."""
+
 _HARVEST = 20_000
 
 
@@ -47,7 +49,7 @@ def mixed_blocks(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any], Patterns | None, int, str]:
     """Return (offsets int64 [blocks + 1], item ids [placed], patterns or None, bound, the argument for it)."""
     bound, name = lower_bound(items.counts, items.units, max_segments)
-    offsets, ids = look_ahead_blocks(items, seed, shuffled, max(ahead, _AHEAD), max_segments)
+    offsets, ids = look_ahead_blocks(items, seed, shuffled, max(ahead, AHEAD), max_segments)
     if offsets.size - 1 <= bound * (1 + NEAR):
         return offsets, ids, None, bound, name
     harvest = _harvested(items, offsets, ids)

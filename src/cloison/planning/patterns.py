@@ -24,7 +24,7 @@ from numba import njit
 from cloison.planning.bijection import derive, permutation, shuffle
 from cloison.planning.items import Items, spread
 
-__all__ = ["NO_PATTERNS", "Patterns", "fill"]
+__all__ = ["NO_PATTERNS", "Patterns", "entry_bases", "fill"]
 
 _CHUNK = 1 << 20
 
@@ -91,7 +91,7 @@ def _shuffle_classes(ids: Any, starts: Any, first: int, last: int, key: Any) -> 
 
 
 @njit(cache=True, nogil=True)
-def _entry_bases(counts: Any, offsets: Any, classes: Any, repeats: Any, cursors: Any) -> Any:
+def entry_bases(counts: Any, offsets: Any, classes: Any, repeats: Any, cursors: Any) -> Any:
     """Where, among the ids sorted by class, the first block of each pattern takes its first item of each entry."""
     bases = np.empty(classes.size, np.int64)
     for p in range(counts.size):
@@ -137,7 +137,7 @@ def fill(patterns: Patterns, items: Items, seed: int, shuffled: bool) -> tuple[n
             lambda a, b: _shuffle_classes(ids, starts, a, b, key),
             [(int(a), int(b)) for a, b in pairwise(edges) if a < b],
         )
-    bases = _entry_bases(patterns.counts, patterns.offsets, patterns.classes, patterns.repeats, starts[:-1].copy())
+    bases = entry_bases(patterns.counts, patterns.offsets, patterns.classes, patterns.repeats, starts[:-1].copy())
     blocks = patterns.num_blocks
     firsts = np.concatenate([[0], np.cumsum(patterns.counts)]).astype(np.int64)
     segments = np.repeat(patterns.segments().astype(np.int32), patterns.counts)

@@ -13,9 +13,11 @@ import numpy.typing as npt
 from cloison.ledger import Ledger
 from cloison.planning.items import Items
 from cloison.planning.patterns import Patterns
+from cloison.showing import repr_html
 
 if TYPE_CHECKING:
     from cloison.planning.composition import Composition
+    from cloison.planning.epochs import Epoch, Places
 
 __all__ = ["Plan", "Settings"]
 
@@ -69,6 +71,8 @@ class Plan:
     given_starts: npt.NDArray[np.int32] | None = None
     given_lengths: npt.NDArray[np.int32] | None = None
     seconds: float = 0.0
+
+    _repr_html_ = repr_html
 
     def __post_init__(self) -> None:
         for array in (self.offsets, self.sample_ids, self.given_starts, self.given_lengths):
@@ -124,17 +128,23 @@ class Plan:
     @cached_property
     def seq_lengths(self) -> npt.NDArray[np.int32]:
         """int32 [segments], real lengths in tokens, in the order of the blocks."""
-        lengths = self._lengths(0, self.num_segments)
+        lengths = self.lengths_of(0, self.num_segments)
         lengths.setflags(write=False)
         return lengths
 
-    def _lengths(self, start: int, stop: int) -> npt.NDArray[np.int32]:
-        """Lengths of segments start..stop-1, gathered from the source, without keeping all of them."""
+    def lengths_of(self, start: int, stop: int) -> npt.NDArray[np.int32]:
+        """Return the real lengths of segments start..stop-1, gathered from the source where they are not kept."""
         if self.given_lengths is not None:
             return self.given_lengths[start:stop]
         if "seq_lengths" in self.__dict__:
             return self.seq_lengths[start:stop]
         return self.items.real_lengths(self.sample_ids[start:stop])
+
+    def segments_at(self, at: npt.NDArray[np.int64]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Return (sample_ids, starts, seq_lengths) of the segments at places ``at`` int64 [n] of the flat list."""
+        ids = self.sample_ids[at]
+        starts = np.zeros(at.size, np.int32) if self.given_starts is None else self.given_starts[at]
+        return ids, starts, self.items.real_lengths(ids) if self.given_lengths is None else self.given_lengths[at]
 
     def __len__(self) -> int:
         """Blocks."""
@@ -145,7 +155,7 @@ class Plan:
         index = range(self.num_blocks)[block]
         a, b = int(self.offsets[index]), int(self.offsets[index + 1])
         starts = np.zeros(b - a, np.int32) if self.given_starts is None else self.given_starts[a:b]
-        return self.sample_ids[a:b], starts, self._lengths(a, b)
+        return self.sample_ids[a:b], starts, self.lengths_of(a, b)
 
     def __iter__(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
         return (self[block] for block in range(self.num_blocks))
@@ -201,6 +211,41 @@ class Plan:
         from cloison.planning.composition import compose
 
         return compose(self)
+
+    # ------------------------------------------------------------------ epochs
+
+    def epoch(self, number: int, *, pairing: str = "auto") -> Epoch:
+        """Return epoch ``number``: each sample once, in new pairings and a new order; any block of it by index.
+
+        Epoch 0 is the plan itself. The same on every machine, without communication.
+
+        Args:
+            pairing: "dealt": the plan's blocks as sets of lengths, samples of each length dealt anew; "planned": planned
+                again with a seed of the epoch's own; "auto": dealt where pairs recur little more than by chance.
+
+        >>> from cloison import plan
+        >>> epochs = plan([3] * 6, capacity=6)
+        >>> len(epochs.epoch(1)), sorted(i for ids, _, _ in epochs.epoch(1) for i in ids.tolist())
+        (3, [0, 1, 2, 3, 4, 5])
+        """
+        from cloison.planning.epochs import epoch_of
+
+        return epoch_of(self, number, pairing)
+
+    @cached_property
+    def places(self) -> Places:
+        """The segments sorted by length, as `epoch` needs them."""
+        from cloison.planning.epochs import places_of
+
+        return places_of(self)
+
+    @cached_property
+    def epoch_pairing(self) -> str:
+        """What "auto" means in `epoch`: decided on epoch 1, for all."""
+        from cloison.planning.epochs import RECURRENCE, Epoch
+
+        dealt = Epoch(self, 1, "dealt")
+        return "dealt" if dealt.recurrence <= dealt.random_recurrence + RECURRENCE else "planned"
 
     def __repr__(self) -> str:
         return (
