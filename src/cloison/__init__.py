@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cloison.formats.importing import import_tokens as import_tokens
     from cloison.forms.hf import collate as collate
     from cloison.ledger import Ledger as Ledger
+    from cloison.loading.loader import loader as loader
     from cloison.packing.job import pack as pack
     from cloison.packing.memory import pack_samples as pack_samples
     from cloison.packing.memory import unpack as unpack
@@ -64,6 +65,7 @@ _HOMES = {
     "balance": "planning.balancing",
     "collate": "forms.hf",
     "encode": "text.encode",
+    "loader": "loading.loader",
     "export": "formats.exporting",
     "import_tokens": "formats.importing",
     "open": "store.packed",

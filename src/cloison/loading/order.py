@@ -1,0 +1,75 @@
+"""The order of blocks in an epoch: shuffled on two levels, so that a file is read in pieces and still well mixed.
+
+Row groups of a packed data set are what is decoded at once. So the groups are shuffled over the whole epoch, some millions of
+tokens of them form a bucket, and the blocks of a bucket are shuffled among themselves. Both by the keyed bijections of
+`cloison.planning.bijection`: any stretch of the order is found by itself, the same on every rank, with nothing stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from cloison.planning.bijection import derive, permutation
+
+__all__ = ["Order"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of ``num_blocks`` blocks in one epoch.
+
+    Attributes:
+        num_blocks: blocks of the epoch.
+        seed, epoch: what the order is a function of.
+        group: blocks that are decoded together; 1 makes the whole order one uniform shuffle.
+        bucket_groups: groups that are shuffled among themselves, block by block.
+        shuffle: False: the blocks as they come.
+    """
+
+    num_blocks: int
+    seed: int
+    epoch: int
+    group: int = 1
+    bucket_groups: int = 64
+    shuffle: bool = True
+
+    def blocks(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return the blocks at places start .. stop - 1 of the order, int64 [stop - start].
+
+        >>> sorted(Order(10, seed=0, epoch=1, group=3, bucket_groups=2).blocks(0, 10).tolist()) == list(range(10))
+        True
+        """
+        if start >= stop:
+            return np.zeros(0, np.int64)
+        if not self.shuffle:
+            return np.arange(start, stop, dtype=np.int64)
+        if self.group == 1:
+            return permutation(self.num_blocks, derive(self.seed, self.epoch), start, stop).astype(np.int64)
+        edges = self._bucket_edges
+        first, last = (int(np.searchsorted(edges, place, side="right")) - 1 for place in (start, stop - 1))
+        found = np.concatenate([self._bucket(index) for index in range(first, last + 1)])
+        return found[start - int(edges[first]) : stop - int(edges[first])]
+
+    @cached_property
+    def _groups(self) -> npt.NDArray[np.int64]:
+        count = -(-self.num_blocks // self.group)
+        return permutation(count, derive(self.seed, self.epoch)).astype(np.int64)
+
+    @cached_property
+    def _bucket_edges(self) -> npt.NDArray[np.int64]:
+        """int64 [buckets + 1]: where each bucket begins in the order (the last group may be a short one)."""
+        sizes = np.minimum(self._groups * self.group + self.group, self.num_blocks) - self._groups * self.group
+        ends = np.cumsum(sizes)
+        inner = ends[self.bucket_groups - 1 : -1 : self.bucket_groups]
+        return np.concatenate([[0], inner, [self.num_blocks]]).astype(np.int64)
+
+    def _bucket(self, index: int) -> npt.NDArray[np.int64]:
+        groups = self._groups[index * self.bucket_groups : (index + 1) * self.bucket_groups]
+        blocks = (groups[:, None] * self.group + np.arange(self.group)).reshape(-1)
+        blocks = blocks[blocks < self.num_blocks]
+        found: npt.NDArray[np.int64] = blocks[permutation(blocks.size, derive(self.seed, self.epoch, index)).astype(np.int64)]
+        return found
