@@ -175,9 +175,9 @@ def plan_share(
         patterns = best_fit_patterns(counts, items.units, max_segments)
     else:
         patterns, bound, name = optimal_patterns(counts, items.units, max_segments)
-    before = (
-        np.sum([np.asarray(part) for part in histograms[:shard]], axis=0, dtype=np.int64) if shard else np.zeros_like(counts)
-    )
+    before = np.zeros_like(counts)
+    for part in histograms[:shard]:
+        before += np.asarray(part)
     blocks, slots = _destinations(patterns, items, counts, before, seed)
     placed = np.flatnonzero(blocks >= 0).astype(items.id_type)
     place = permutation(patterns.num_blocks, derive(seed, 2))
