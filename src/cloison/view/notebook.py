@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cloison.blocks import Block
@@ -87,4 +87,4 @@ def _facts(
     return {"title": title, "numbers": numbers, "picture": picture, "said": said, "findings": [], "heat": None}
 
 
-_FACTS = {Packed: _packed, Block: _block, Plan: _plan, VerifyReport: _report}
+_FACTS: dict[type, Callable[[Any], dict[str, Any]]] = {Packed: _packed, Block: _block, Plan: _plan, VerifyReport: _report}

@@ -15,17 +15,22 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of ``cloison show``."""
     parser.add_argument("path", metavar="DIR", help="a packed data set")
     parser.add_argument("--block", type=int, metavar="I", help="which block; negative from the end (default: 0)")
-    parser.add_argument("--tokenizer", metavar="T", help="show text by this tokenizer; without it, token ids")
+    parser.add_argument(
+        "--tokenizer",
+        metavar="T",
+        help="show text by this tokenizer (default: the one of the token store beside DIR; else token ids)",
+    )
     parser.add_argument("--html", metavar="FILE", help="write a page instead")
     parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
 
 
 def run(args: Namespace) -> Outcome:
     """Show one block in the terminal, or write a page."""
+    from cloison.packing.tokens import tokenizer_of
     from cloison.store.packed import open
 
     packed = open(args.path)
-    backend = _backend(args.tokenizer)
+    backend = _backend(args.tokenizer or tokenizer_of(packed))
     if args.html is not None:
         return _page(args, packed, backend)
     from cloison.view.terminal_block import block_facts, block_view

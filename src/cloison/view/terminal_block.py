@@ -66,6 +66,8 @@ def _lines(block: Block, index: int, count: int, tokenizer: Any, coloured: bool)
         ),
         Text("trained: strong   context: dim" if coloured else "trained: between ⟦ and ⟧", style="dim" if coloured else ""),
     ]
+    if tokenizer is None:
+        out.append(Text("token ids: the tokenizer is not at hand, pass --tokenizer to see text"))
     texts = pieces(block.input_ids.tolist(), tokenizer)
     begin = 0
     for number, (length, sample_id, start) in enumerate(

@@ -61,7 +61,7 @@ def run(args: Namespace) -> Outcome:
 
         adapter = adapt(loaded.model)
         report = verify(adapter, blocks, seed=args.seed, bidirectional=args.bidirectional)
-        how = f"adapted: {adapter.certificate.way}"
+        how = "adapted" if adapter.certificate is None else f"adapted: {adapter.certificate.way}"
     else:
         parameter = next(loaded.model.parameters())
         collate = signal(args.signal, args.use_cache, parameter.dtype)
