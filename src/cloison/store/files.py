@@ -95,12 +95,12 @@ def read_json(path: Path) -> Any:
     """
     with store_errors(f"{path} cannot be read"):
         try:
-            text = path.read_text(encoding="utf-8", errors="surrogatepass")
+            content = path.read_bytes()
         except FileNotFoundError:
             return None
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return json.loads(content.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError) as error:  # a UnicodeDecodeError is a ValueError
         raise StoreError(f"{path} must be JSON.", f"It does not parse: {error}.", "Remove it and run again.") from error
 
 
