@@ -13,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -30,7 +32,13 @@ _ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "RAYON
 
 
 def run_jobs(
-    setup: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]], *, workers: int, scratch: Path, state: Any = None
+    setup: Mapping[str, Any],
+    jobs: Sequence[Mapping[str, Any]],
+    *,
+    workers: int,
+    scratch: Path,
+    state: Any = None,
+    threads: int = 1,
 ) -> Iterator[dict[str, Any]]:
     """Yield the result of each job, in the order in which they finish.
 
@@ -40,6 +48,7 @@ def run_jobs(
         workers: processes; with 1, or with one job only, the work is done in this process.
         scratch: a folder for the setup file.
         state: what ``prepare`` would return, where the caller has it already and the work is done in this process.
+        threads: jobs under way at once where the work is done in this process: one waits while another computes.
 
     Raises:
         CloisonError: of the first job, in their order, that failed; what others finished stays finished.
@@ -48,8 +57,10 @@ def run_jobs(
         module = step(setup["step"])
         if state is None and jobs:
             state = module.prepare(setup)
-        for job in jobs:
-            yield module.run(state, job)
+        if min(threads, len(jobs)) <= 1:
+            yield from (module.run(state, job) for job in jobs)
+        else:
+            yield from _on_threads(module.run, state, jobs, threads)
         return
     path = scratch / f"{setup['step']}.setup.json"
     write_json(path, dict(setup))
@@ -58,6 +69,22 @@ def run_jobs(
         yield from crew.results()
     finally:
         crew.dismiss()
+
+
+def _on_threads(
+    work: Callable[[Any, Any], dict[str, Any]], state: Any, jobs: Sequence[Mapping[str, Any]], threads: int
+) -> Iterator[dict[str, Any]]:
+    pool = ThreadPoolExecutor(threads)
+    try:
+        waiting: deque[Future[dict[str, Any]]] = deque()
+        for job in jobs:
+            waiting.append(pool.submit(work, state, job))
+            if len(waiting) >= threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class _Crew:

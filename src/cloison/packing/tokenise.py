@@ -24,6 +24,7 @@ from cloison.spec import PackSpec
 from cloison.store.tokens import SPAN_LAYOUT, UNIT_TOKENS, Unit, raw_rows, write_chunk
 from cloison.text.columnar import rows
 from cloison.text.encode import Encoded, Encoder
+from cloison.text.shapes import Reading
 from cloison.text.sources import Where, read_chunk
 from cloison.text.streams import guarded
 from cloison.text.targets import SHAPES, SPAN
@@ -47,7 +48,9 @@ class Tokenise:
 def prepare(setup: Mapping[str, Any]) -> Tokenise:
     """Return what all chunks share, from plain data."""
     spec = PackSpec.from_dict(setup["spec"])
-    return Tokenise(Encoder(setup["tokenizer"], spec), spec, Path(setup["folder"]), setup["on_error"])
+    found = setup["reading"]
+    reading = None if found is None else Reading(found["shape"], found["layout"], found["columns"], tuple(found["unused"]))
+    return Tokenise(Encoder(setup["tokenizer"], spec, reading), spec, Path(setup["folder"]), setup["on_error"])
 
 
 def run(tokenise: Tokenise, job: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,20 @@ from cloison.packing.local import run_jobs
 from cloison.packing.plain import error_from_plain
 from cloison.packing.tokenise import Tokenise
 from cloison.spec import FORMAT_VERSION, PackSpec, canonical_hash
-from cloison.store.files import claim, file_sha256, sweep, write_json
+from cloison.store.files import claim, file_sha256, read_json, sweep, write_json
+from cloison.store.packed import Packed
 from cloison.store.tokens import TokenStore, chunk_is_whole, open_token_store
 from cloison.text.encode import Encoder
 from cloison.text.sources import Source, open_sources
 
-__all__ = ["Progress", "Tokens", "ensure_tokens"]
+__all__ = ["TOKENIZER_PATH", "Progress", "Tokens", "ensure_tokens", "tokenizer_of"]
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many pieces are done, and of how many."""
+
+
+TOKENIZER_PATH = "tokenizer-path.json"
+"""Where the tokenizer of a store was when the store was made."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +75,12 @@ def ensure_tokens(
     opened = open_sources(sources, spec, spool=folder)
     with ThreadPoolExecutor(2) as pool:
         hashes = list(pool.map(lambda file: file_sha256(Path(file.path)), opened.files))
-    encoder = Encoder(tokenizer, spec)
+    encoder = Encoder(tokenizer, spec, opened.reading)
     try:
         if encoder.needs_date and spec.date is None:
             spec = spec.with_(date=date.today().isoformat())
             encoder.close()
-            encoder = Encoder(tokenizer, spec)
+            encoder = Encoder(tokenizer, spec, opened.reading)
         key = _key(opened, hashes, encoder)
         home = folder / key
         store = open_token_store(home)
@@ -85,6 +90,8 @@ def ensure_tokens(
             sweep(home)
             made, chunks = _fill(opened, spec, home, encoder, workers, on_error, progress)
             _unchanged(opened)
+            if isinstance(tokenizer, (str, os.PathLike)):  # so that `show` finds it; not part of the store's meaning
+                write_json(home / TOKENIZER_PATH, str(Path(tokenizer).resolve()))
             _write_store(home, key, opened, hashes, encoder, chunks)
             store = open_token_store(home)
             assert store is not None
@@ -97,6 +104,12 @@ def ensure_tokens(
         raise error_from_plain(skipped[0]["error"])
     _forget_standard_input(opened, folder)
     return Tokens(store, key, spec, skipped, opened.describe(), made)
+
+
+def tokenizer_of(packed: Packed) -> str | None:
+    """Return where the tokenizer of ``packed`` was, by the token store beside it; None where that is not known any more."""
+    found = read_json(packed.path.resolve().parent / "tokens" / packed.manifest.token_key / TOKENIZER_PATH)
+    return found if isinstance(found, str) and Path(found).exists() else None
 
 
 def _unchanged(source: Source) -> None:
@@ -138,13 +151,14 @@ def _fill(
         else:
             records[index] = record
     setup = {"step": "tokenise", "spec": spec.to_dict(), "folder": str(home), "on_error": on_error, "tokenizer": None}
+    setup["reading"] = None if source.reading is None else asdict(source.reading)
     if min(workers, len(todo)) > 1 and encoder.vocabulary.backend is not None:
         _save(encoder, home / "tokenizer")
         setup["tokenizer"] = str(home / "tokenizer")
     total = len(source.jobs)
     state = Tokenise(encoder, spec, home, on_error)
     try:
-        for record in run_jobs(setup, todo, workers=workers, scratch=home, state=state):
+        for record in run_jobs(setup, todo, workers=workers, scratch=home, state=state, threads=2):
             records[record["index"]] = record
             if progress:
                 progress("tokenising", len(records), total)

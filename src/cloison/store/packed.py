@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cloison.blocks import Block
 from cloison.errors import ChangedError
@@ -21,8 +17,8 @@ from cloison.ledger import Ledger
 from cloison.segments import Segments
 from cloison.showing import repr_html
 from cloison.spec import PackSpec
-from cloison.store.columns import RESERVED
-from cloison.store.files import file_sha256, store_errors
+from cloison.store.files import file_sha256
+from cloison.store.groups import Groups
 from cloison.store.manifest import Manifest, read_manifest
 
 __all__ = ["Packed", "open"]
@@ -62,8 +58,6 @@ class Packed:
 
     path: Path
     manifest: Manifest
-    _groups: OrderedDict[tuple[int, int], pa.Table] = field(default_factory=OrderedDict)
-    _files: dict[int, pq.ParquetFile] = field(default_factory=dict)
 
     # ------------------------------------------------------------------ what it is
 
@@ -110,6 +104,14 @@ class Packed:
 
     # ------------------------------------------------------------------ reading
 
+    @cached_property
+    def _groups(self) -> Groups:
+        return self.groups(_CACHED_GROUPS)
+
+    def groups(self, kept: int) -> Groups:
+        """Return a reader of its own that holds up to ``kept`` decoded row groups, for a loop over many of them at once."""
+        return Groups(self.path, self.manifest, kept)
+
     @overload
     def __getitem__(self, index: int) -> Block: ...
     @overload
@@ -118,18 +120,14 @@ class Packed:
         """Return block ``index`` (or the blocks of a slice). Cost: one row group decoded; the last few stay in memory."""
         if isinstance(index, slice):
             return [self[b] for b in range(*index.indices(len(self)))]
-        b = range(len(self))[index]
-        ends = self._shard_ends()
-        shard = bisect_right(ends, b) - 1
-        group, row = divmod(b - ends[shard], self.manifest.blocks_per_group)
-        return self._block(self._group(shard, group), row)
+        return self._groups.block(range(len(self))[index])
 
     def __iter__(self) -> Iterator[Block]:
         return (self[b] for b in range(len(self)))
 
     def segments(self) -> Segments:
         """Return the boundaries of all blocks, a row each. Cost: one column read, no tokens."""
-        lengths, counts = self._flat("seq_lengths")
+        lengths, counts = self._groups.column("seq_lengths")
         return Segments(
             lengths.astype(np.int32, copy=False), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), self.capacity
         )
@@ -140,7 +138,7 @@ class Packed:
 
     def sample_ids(self) -> npt.NDArray[np.int64]:
         """Return int64 [segments], the source sample of each segment, block after block."""
-        return self._flat("sample_ids")[0]
+        return self._groups.column("sample_ids")[0]
 
     def verify(self) -> None:
         """Return when every file has the content that the manifest states.
@@ -156,66 +154,3 @@ class Packed:
                     f"It is {found[:16]}...: the file changed after packing.",
                     "Pack again into an empty folder, or restore the file.",
                 )
-
-    # ------------------------------------------------------------------ inside
-
-    def _shard_ends(self) -> list[int]:
-        return [0, *accumulate(shard.num_blocks for shard in self.manifest.shards)]
-
-    def _file(self, shard: int) -> pq.ParquetFile:
-        if shard not in self._files:
-            path = self.path / self.manifest.shards[shard].name
-            with store_errors(f"{path} cannot be read"):
-                self._files[shard] = pq.ParquetFile(path, memory_map=True)
-        return self._files[shard]
-
-    def _group(self, shard: int, group: int) -> pa.Table:
-        key = (shard, group)
-        if key not in self._groups:
-            name = self.manifest.shards[shard].name
-            with store_errors(f"{self.path / name} cannot be read"):
-                self._groups[key] = self._file(shard).read_row_group(group)
-            while len(self._groups) > _CACHED_GROUPS:
-                self._groups.popitem(last=False)
-        self._groups.move_to_end(key)
-        return self._groups[key]
-
-    def _flat(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        values, counts = [], []
-        for shard in range(len(self.manifest.shards)):
-            column = self._file(shard).read([name]).column(name)
-            for chunk in column.chunks:
-                values.append(chunk.flatten().to_numpy(zero_copy_only=False))
-                counts.append(np.diff(chunk.offsets.to_numpy()).astype(np.int64))
-        if not values:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        flat = np.concatenate(values)
-        flat.setflags(write=False)
-        return flat, np.concatenate(counts)
-
-    def _block(self, table: pa.Table, row: int) -> Block:
-        cells = {name: table.column(name)[row].values for name in table.column_names}
-        arrays = {name: cells[name].to_numpy(zero_copy_only=False) for name in RESERVED if name in cells}
-        kinds = self.manifest.columns
-        token = {name: _entries(cells[name]) for name, kind in kinds.items() if kind == "token"}
-        segment = {name: _entries(cells[name]) for name, kind in kinds.items() if kind == "segment"}
-        if "first_labels" in arrays:
-            segment["first_labels"] = arrays["first_labels"]
-        return Block(
-            arrays["input_ids"],
-            arrays["labels"],
-            Segments.from_lengths([arrays["seq_lengths"]], self.capacity),
-            arrays["sample_ids"],
-            arrays.get("starts", np.zeros(arrays["sample_ids"].size, np.int32)),
-            arrays.get("loss_weights"),
-            token,
-            segment,
-        )
-
-
-def _entries(values: pa.Array) -> Any:
-    """Return the entries of a carried column: numpy for plain numbers, else a list of Python values."""
-    kind = values.type
-    if (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and values.null_count == 0:
-        return values.to_numpy(zero_copy_only=False)
-    return values.to_pylist()

@@ -34,8 +34,9 @@ workers busy, large enough that a billion make no crowd of files."""
 SHARD_LIMIT = 1024
 """Shards of a data set at most; beyond, shards grow."""
 
-GROUP_TOKENS = 1 << 17
-"""Token positions of a Parquet row group: what reading one block at random decodes."""
+GROUP_TOKENS = 1 << 15
+"""Token positions of a Parquet row group: what reading one block at random decodes (some 0.3 ms). Larger ones make files a
+little smaller (2 % at four times the size) and a random block slower."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,143 @@
+"""Row groups of packed blocks, decoded once and kept while they are used: the way from files to Blocks.
+
+A Parquet row group is decoded whole (about 10 ns a token), and a block is a view into it. The last few decoded groups, and the
+last few open files, are kept, each thread having its own: readers share nothing that a second thread or a forked process could
+find half done.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cloison.blocks import Block
+from cloison.segments import Segments
+from cloison.store.columns import RESERVED
+from cloison.store.files import store_errors
+from cloison.store.manifest import Manifest
+
+__all__ = ["Group", "Groups"]
+
+_OPEN_FILES = 128
+"""Files that a thread holds open, each with its parsed footer (some 0.5 MB): far below the usual limit of 1,024."""
+
+Flat = tuple[Any, npt.NDArray[Any]]
+
+
+class Group:
+    """Some blocks, decoded: per column its entries one after the other, and the offsets of blocks in them."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._columns: dict[str, Flat] = {}
+        for name in table.column_names:
+            column = table.column(name).combine_chunks()
+            column = column if isinstance(column, pa.Array) else column.chunk(0)
+            plain = column.values.null_count == 0 and _is_number(column.values.type)
+            values = column.values.to_numpy(zero_copy_only=False) if plain else column.values
+            self._columns[name] = values, column.offsets.to_numpy()
+
+    def block(self, row: int, capacity: int, kinds: dict[str, str]) -> Block:
+        """Return block ``row`` of the group; ``kinds`` says of each carried column whether it is per "token" or "segment"."""
+        found = {name: values[int(offsets[row]) : int(offsets[row + 1])] for name, (values, offsets) in self._columns.items()}
+        reserved = {name: found[name] for name in RESERVED if name in found}
+        token = {name: _entries(found[name]) for name, kind in kinds.items() if kind == "token"}
+        segment = {name: _entries(found[name]) for name, kind in kinds.items() if kind == "segment"}
+        if "first_labels" in reserved:
+            segment["first_labels"] = reserved["first_labels"]
+        return Block(
+            reserved["input_ids"],
+            reserved["labels"],
+            Segments.from_lengths(reserved["seq_lengths"], capacity),
+            reserved["sample_ids"],
+            reserved.get("starts"),  # type: ignore[arg-type]  # None: no sample was split
+            reserved.get("loss_weights"),
+            token,
+            segment,
+        )
+
+
+class Groups:
+    """The row groups of a packed data set.
+
+    Args:
+        folder: where the shards are.
+        manifest: what they are.
+        kept: decoded groups that a thread holds at most.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, kept: int) -> None:
+        self._folder, self._manifest, self._kept = folder, manifest, kept
+        self._ends = [0, *accumulate(shard.num_blocks for shard in manifest.shards)]
+        self._kinds = dict(manifest.columns)
+        self._own = threading.local()
+
+    def block(self, index: int) -> Block:
+        """Return block ``index`` (0 .. blocks - 1). Cost: one row group decoded, unless it is among those kept."""
+        shard = bisect_right(self._ends, index) - 1
+        number, row = divmod(index - self._ends[shard], self._manifest.blocks_per_group)
+        return self._group(shard, number).block(row, self._manifest.spec.capacity, self._kinds)
+
+    def column(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        """Return a column of numbers over all blocks: its entries one after the other, and how many each block has."""
+        values, counts = [], []
+        for shard in range(len(self._manifest.shards)):
+            with self._reading(shard):
+                found = self._file(shard).read([name]).column(name)
+            for chunk in found.chunks:
+                values.append(chunk.flatten().to_numpy(zero_copy_only=False))
+                counts.append(np.diff(chunk.offsets.to_numpy()).astype(np.int64))
+        if not values:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        flat = np.concatenate(values)
+        flat.setflags(write=False)
+        return flat, np.concatenate(counts)
+
+    def _reading(self, shard: int) -> Any:
+        return store_errors(f"{self._folder / self._manifest.shards[shard].name} cannot be read")
+
+    def _group(self, shard: int, number: int) -> Group:
+        groups: OrderedDict[tuple[int, int], Group] = self._mine("groups")
+        key = (shard, number)
+        found = groups.get(key)
+        if found is None:
+            with self._reading(shard):
+                # Without Arrow's threads: a group of this size is decoded faster alone, and a forked worker has none.
+                found = Group(self._file(shard).read_row_group(number, use_threads=False))
+            groups[key] = found
+            while len(groups) > self._kept:
+                groups.popitem(last=False)
+        else:
+            groups.move_to_end(key)
+        return found
+
+    def _file(self, shard: int) -> pq.ParquetFile:
+        files: OrderedDict[int, pq.ParquetFile] = self._mine("files")
+        if shard not in files:
+            files[shard] = pq.ParquetFile(self._folder / self._manifest.shards[shard].name, memory_map=True)
+            while len(files) > _OPEN_FILES:
+                files.popitem(last=False)[1].close()
+        files.move_to_end(shard)
+        return files[shard]
+
+    def _mine(self, name: str) -> OrderedDict[Any, Any]:
+        """Return this thread's own ``name``."""
+        own: dict[str, OrderedDict[Any, Any]] = self._own.__dict__
+        return own.setdefault(name, OrderedDict())
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _entries(values: Any) -> Any:
+    """Return the entries of a carried column: numpy for plain numbers, else a list of Python values."""
+    return values if isinstance(values, np.ndarray) else values.to_pylist()
