@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cloison.proof.report import Verdict as Verdict
     from cloison.proof.report import VerifyReport as VerifyReport
     from cloison.proof.verify import verify as verify
+    from cloison.proof.watch import watch as watch
     from cloison.samples import Sample as Sample
     from cloison.segments import Segments as Segments
     from cloison.spec import PackSpec as PackSpec
@@ -76,6 +77,7 @@ _HOMES = {
     "stream": "planning.streams",
     "unpack": "packing.memory",
     "verify": "proof.verify",
+    "watch": "proof.watch",
 }
 """Public name to the module that defines it."""
 

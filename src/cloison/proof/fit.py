@@ -20,7 +20,16 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Fit", "Shape", "from_hidden", "from_logits", "shape_from_hidden", "shape_from_logits"]
+__all__ = [
+    "Fit",
+    "Shape",
+    "from_hidden",
+    "from_logits",
+    "from_real_hidden",
+    "from_real_logits",
+    "shape_from_hidden",
+    "shape_from_logits",
+]
 
 NOTHING = -1
 """The token of a row that trains nothing."""
@@ -132,6 +141,71 @@ def from_hidden(grad: Tensor, weight: Tensor, bias: Tensor | None = None) -> Fit
             left = (g.double().pow(2).sum(1) - share.double() ** 2 - best.double() ** 2).clamp_min(0).sqrt()
             runner[part] = left / g.double().norm(dim=1).clamp_min(1e-300)
     return _fit(token, strength, runner, ties)
+
+
+def from_real_logits(grad: Tensor, logits: Tensor) -> Fit:
+    """Return what each row of ``grad`` asks for, the gradient at the ``logits`` [rows, vocabulary] of a real step.
+
+    The softmax and a constant are fitted to the row first; what stands out from them is the target. Where the model is so sure
+    of a target that its gradient is below rounding, nothing can be read: substitution has no such blind spot.
+    """
+    import torch
+
+    columns = _spaced(grad.shape[1], grad.device)
+    tokens, weights, second = [], [], []
+    for part, values in zip(*(x.split(max(1, _CELLS // grad.shape[1])) for x in (grad, logits)), strict=True):
+        g = part.double()
+        p = torch.softmax(values.double(), 1)
+        keep = torch.ones_like(g)
+        for _ in range(3):
+            subset = keep[:, columns]
+            count = subset.sum(1).clamp_min(1)
+            p_mean, g_mean = (p[:, columns] * subset).sum(1) / count, (g[:, columns] * subset).sum(1) / count
+            p_off, g_off = (p[:, columns] - p_mean[:, None]) * subset, (g[:, columns] - g_mean[:, None]) * subset
+            a = (p_off * g_off).sum(1) / p_off.pow(2).sum(1).clamp_min(1e-300)
+            deviation = g - a[:, None] * p - (g_mean - a * p_mean)[:, None]
+            top = deviation.abs().topk(min(2, g.shape[1]), dim=1)
+            keep = torch.ones_like(g).scatter_(1, top.indices[:, :1], 0.0)
+        token = top.indices[:, 0]
+        tokens.append(token)
+        weights.append(-deviation.gather(1, token[:, None])[:, 0])
+        second.append(top.values[:, -1])
+    token, weight, runner = torch.cat(tokens), torch.cat(weights), torch.cat(second)
+    none = grad.abs().amax(1).double() == 0
+    weight = torch.where(none, 0.0, weight)
+    return _fit(token, weight, runner / weight.abs().clamp_min(1e-300), torch.zeros_like(token))
+
+
+def from_real_hidden(grad: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Fit:
+    """Return what each row of ``grad`` asks for, the gradient at the ``hidden`` states [rows, width] of a real step.
+
+    The logits of the loss are ``scale * hidden @ weight.T + bias``. What `from_real_logits` cannot see, this cannot either.
+    """
+    import torch
+
+    rows, device = grad.shape[0], grad.device
+    token = torch.full((rows,), NOTHING, dtype=torch.int64, device=device)
+    strength = torch.zeros(rows, dtype=torch.float64, device=device)
+    runner = torch.zeros(rows, dtype=torch.float64, device=device)
+    norms = grad.double().norm(dim=1)
+    real = (norms > _FAINT * norms.max().clamp_min(1e-300)).nonzero()[:, 0]
+    head = weight.detach().to(device, torch.float64 if weight.numel() <= 2**22 else torch.float32)
+    lengths = head.pow(2).sum(1)
+    for part in real.split(max(1, _CELLS // head.shape[0])):
+        g = grad[part].to(head.dtype) / scale
+        logits = scale * hidden[part].to(head.dtype) @ head.T
+        expected = torch.softmax(logits if bias is None else logits + bias.to(device, head.dtype), 1) @ head
+        along = expected / expected.norm(dim=1, keepdim=True).clamp_min(1e-30)
+        on = along @ head.T
+        across = (lengths[None] - on.pow(2)).clamp_min(1e-12 * lengths.max())
+        share = (g * along).sum(1, keepdim=True)
+        projected = (g - share * along) @ head.T
+        best, at = (projected.pow(2) / across).max(dim=1)
+        token[part] = at
+        strength[part] = (-projected.gather(1, at[:, None]) / across.gather(1, at[:, None]))[:, 0].double()
+        left = (g.pow(2).sum(1) - share[:, 0].pow(2) - best).clamp_min(0).sqrt()
+        runner[part] = (left / g.norm(dim=1).clamp_min(1e-30)).double()
+    return _fit(token, strength, runner, torch.zeros_like(token))
 
 
 def shape_from_logits(grad: Tensor, logits: Tensor, tokens: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> Shape:

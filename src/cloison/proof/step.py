@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +25,7 @@ from cloison.proof.run import Subject
 from cloison.proof.setup import FAILURES
 from cloison.proof.substitution import core, sites
 from cloison.proof.target_findings import target_findings
-from cloison.proof.targets import Reading, read_step
+from cloison.proof.targets import UNNAMED, Reading, read_step
 from cloison.proof.throughput import Throughput, counted
 from cloison.proof.truth import SampleIndex, Truth, batch_rows, truth_of
 from cloison.proof.weights import Claim, StepWeights, weigh, weights_verdict
@@ -52,12 +52,14 @@ class Known:
     Attributes:
         row_lengths: (input_ids, seq_lengths) of rows of the data set; called when needed.
         samples: the samples; called once.
+        seq_lengths: from the arguments of a call to the lengths of its rows, where someone states them.
         ends: ids that end a text.
         packed: whether the trainer says that rows hold several samples.
     """
 
     row_lengths: Callable[[], Iterable[tuple[Any, Any]] | None] = lambda: None
     samples: Callable[[], SampleIndex | None] = lambda: None
+    seq_lengths: Callable[[Mapping[str, Any]], Sequence[Any] | None] = lambda _: None
     ends: tuple[int, ...] = ()
     packed: bool = False
 
@@ -93,17 +95,39 @@ class StepAudit:
         calls: list[dict[str, Any]] = []
         modes: list[tuple[Any, bool]] = []
         with kept(core(model), as_it_is=True), eager(), recorded(model, calls, modes):
-            reading = self._read(model, step, first)
+            reading = self._read(lambda: read_step(step, model, seed=self.seed, shape=first))
+        self._add(model, calls, modes, reading, first)
+
+    def watched(
+        self,
+        model: Any,
+        calls: list[dict[str, Any]],
+        modes: list[tuple[Any, bool]],
+        read: Callable[[], Reading],
+    ) -> None:
+        """Look at one micro-batch after it was trained on: its recorded ``calls``, and ``read``, what its gradients say."""
+        first = not self._targets and self._isolated is None
+        with kept(core(model), as_it_is=True), eager():
+            reading = self._read(read)
+        self._add(model, calls, modes, reading, first)
+
+    def _add(
+        self,
+        model: Any,
+        calls: list[dict[str, Any]],
+        modes: list[tuple[Any, bool]],
+        reading: Reading | None,
+        first: bool,
+    ) -> None:
         call = next((c for c in calls if c.get("input_ids") is not None), None)
         if call is None:
             self._verdicts.append(Verdict("isolation", "not tested", "no call of the model passed input_ids"))
             return
-        truth, failed = self._truth(call)
+        truth = self._truth(call)
         sure = self.known.packed
         if first:
             notes = self._isolate(model, call, modes, truth, sure)
             self._findings += [*say.notes_said(replace(notes, dropout=0.0)), *_dropout(notes), *_contract(call, truth)]
-        self._findings += failed
         if reading is None:
             return
         self._targets.append((reading, truth))
@@ -112,15 +136,15 @@ class StepAudit:
         self._findings += found
         trained = reading.tokens != NOTHING
         self._form = reading.shape.name if first else self._form
-        smoothing = 0.0 if first else self._targets[0][0].shape.smoothing
+        smoothing = self._targets[0][0].shape.smoothing if reading.shape.name == UNNAMED else 0.0
         rank, _ = world()
         numbers = _sample_numbers(truth)[trained]
         self._parts.append(StepWeights(reading.weights[trained] / (1 - smoothing), numbers, rank, reading.precision))
         self._counts += counted(truth, int(trained.sum()))
 
-    def _read(self, model: Any, step: Callable[[], Any], first: bool) -> Reading | None:
+    def _read(self, read: Callable[[], Reading]) -> Reading | None:
         try:
-            return read_step(step, model, seed=self.seed, shape=first)
+            return read()
         except CloisonError as error:
             self._verdicts.append(Verdict("targets", "error", error.found or str(error)))
             self._findings.append(Finding("no_loss", "error", f"{error.asked} {error.found}", error.remedy))
@@ -130,11 +154,16 @@ class StepAudit:
             self._findings += findings
         return None
 
-    def _truth(self, call: Mapping[str, Any]) -> tuple[Truth, list[Finding]]:
+    def _truth(self, call: Mapping[str, Any]) -> Truth:
         rows = self.known.row_lengths()
-        samples = None if rows is not None else self.known.samples()
-        truth = truth_of(call, row_lengths=rows, samples=samples, ends=self.known.ends, packed=self.known.packed)
-        return truth, []
+        return truth_of(
+            call,
+            seq_lengths=self.known.seq_lengths(call),
+            row_lengths=rows,
+            samples=None if rows is not None else self.known.samples(),
+            ends=self.known.ends,
+            packed=self.known.packed,
+        )
 
     def _isolate(self, model: Any, call: Mapping[str, Any], modes: list[tuple[Any, bool]], truth: Truth, sure: bool) -> Kept:
         import torch

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cloison.findings import Finding
 from cloison.proof.fit import NOTHING
-from cloison.proof.targets import Reading
+from cloison.proof.targets import UNNAMED, Reading
 from cloison.proof.truth import UNKNOWN, Truth
 from cloison.segments import IGNORE
 
@@ -250,7 +250,7 @@ def _untrained(view: _View) -> Iterator[Finding]:
 
 def _shape(view: _View) -> Iterator[Finding]:
     shape = view.reading.shape
-    if shape.name not in ("cross entropy", "soft targets", "nothing"):
+    if shape.name not in ("cross entropy", "soft targets", "nothing", UNNAMED):
         details = [f"smoothing {shape.smoothing:.3g}"] if shape.smoothing else []
         details += [f"z coefficient {shape.z:.3g}"] if shape.z else []
         said = {

@@ -16,13 +16,16 @@ from cloison.proof.substitution import Held, Site, core, sites, substituted
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LossShape", "Reading", "read_step", "read_targets"]
+__all__ = ["UNNAMED", "LossShape", "Reading", "calibrated", "classified", "read_step", "read_targets", "rows_of"]
 
 Step = Callable[[], Any]
 """Runs one training step up to the loss that would go to ``backward``, and returns it; no backward, no optimizer."""
 
 _SHAPE_ROWS = 128
 """Trained rows that the second probe looks at to name the loss."""
+
+UNNAMED = "not probed"
+"""The name of the shape of a loss that was read without the probes that name it."""
 
 _SPREAD = 1.5
 """The standard deviation of the logits of the second probe."""
@@ -147,12 +150,12 @@ def read_step(step: Step, model: Any, *, seed: int = 0, shape: bool = True) -> R
         raise InputError("a step to audit calls the model with input_ids.", "No call passed any.", "Pass ids, not embeddings.")
     fit, head = _fitted(model, site, held, place, leaf, grad)
     reading = Reading(
-        _rows(fit.tokens, grad, tokens, NOTHING),
-        _rows(fit.weights, grad, tokens, 0.0),
-        _rows(fit.runners_up, grad, tokens, 0.0),
-        _rows(fit.ties, grad, tokens, 0),
+        rows_of(fit.tokens, grad, tokens, NOTHING),
+        rows_of(fit.weights, grad, tokens, 0.0),
+        rows_of(fit.runners_up, grad, tokens, 0.0),
+        rows_of(fit.ties, grad, tokens, 0),
         place,
-        LossShape(),
+        LossShape(UNNAMED),
         float(torch.finfo(leaf.dtype).eps),
         float(loss.detach()),
         calls=tuple(held.calls),
@@ -218,7 +221,7 @@ def _fitted(model: Any, site: Site, held: Held, place: str, leaf: Tensor, grad: 
         scale = _scale_of_logits(held, leaf)
         return from_logits(flat / scale), _Head(scale)
     weight = _head_weight(site)
-    scale, bias = _calibrated(model, site, held, weight)
+    scale, bias = calibrated(model, site, held.calls[-1], weight)
     return from_hidden(flat / scale, weight, bias), _Head(scale, weight, bias)
 
 
@@ -253,15 +256,15 @@ def _head_weight(site: Site) -> Tensor:
     return whole.detach()
 
 
-def _calibrated(model: Any, site: Site, held: Held, weight: Tensor) -> tuple[float, Tensor | None]:
+def calibrated(model: Any, site: Site, call: Mapping[str, Any], weight: Tensor) -> tuple[float, Tensor | None]:
     """Return (scale, bias) from head output to the logits of the loss, from one plain forward at hidden states of zero."""
     import torch
 
-    call = {key: value for key, value in held.calls[-1].items() if key not in NO_LOSS_KEYS}
+    plain = {key: value for key, value in call.items() if key not in NO_LOSS_KEYS}
     bias = getattr(site.head, "bias", None)
     try:
         with substituted(replace(site, head=None)) as again:
-            model(**call)
+            model(**plain)
             final, leaf = again.final[-1], again.hidden[-1]
             slope = torch.autograd.grad(final[0, 0].sum(), leaf)[0][0, 0].double()
     except Exception:
@@ -311,10 +314,10 @@ def _named(
                     flat = (grad / safe).reshape(-1, grad.shape[-1])
                     values = final.detach().reshape(-1, leaf.shape[-1])
             found = shape_from_logits(flat, values, fit.tokens, rows)
-    return _classified(found, fit.weights[rows], precision)
+    return classified(found, fit.weights[rows], precision)
 
 
-def _classified(shape: Shape, weights: npt.NDArray[np.float64], precision: float) -> LossShape:
+def classified(shape: Shape, weights: npt.NDArray[np.float64], precision: float) -> LossShape:
     """Return what the coefficients say; ``weights`` are those of the first probe."""
     tolerance = max(2e-3, 8 * precision)
     spread = -shape.constant * shape.vocab_size
@@ -369,10 +372,10 @@ def _auxiliary(step: Step, site: Site, tokens: tuple[int, int], held: Held) -> n
         hook.remove()
     if grad is None or grad.dim() != 3:
         return None
-    return _rows(grad.double().norm(dim=2).reshape(-1).cpu().numpy(), grad, tokens, 0.0)
+    return rows_of(grad.double().norm(dim=2).reshape(-1).cpu().numpy(), grad, tokens, 0.0)
 
 
-def _rows(flat: npt.NDArray[Any], grad: Tensor, tokens: tuple[int, int], fill: float) -> npt.NDArray[Any]:
+def rows_of(flat: npt.NDArray[Any], grad: Tensor, tokens: tuple[int, int], fill: float) -> npt.NDArray[Any]:
     """Return ``flat`` as [B, T]: virtual tokens before the batch's own are cut, positions that never reached are filled."""
     found = flat.reshape(grad.shape[0], grad.shape[1])
     rows, width = tokens
