@@ -9,8 +9,8 @@ every rank and machine finds the same, and each sample comes once an epoch.
 Where lengths are rare (few samples, or a wide range), samples of one length meet again: with one sample of a length, always.
 So the recurrence, the share of pairs in a block that shared a block in the plan, is measured and compared with that of a random
 regrouping; where it is over `RECURRENCE` more, the epoch is planned again with a seed of its own (milliseconds to a second:
-this happens where samples are few), with ``mixed`` or a look-ahead in place of policies that would find the same blocks again. `Epoch.pairing`
-says which, and `Epoch.recurrence` how much recurs.
+this happens where samples are few), with ``mixed`` or a look-ahead in place of policies that would find the same blocks again.
+`Epoch.pairing` says which, and `Epoch.recurrence` how much recurs.
 
 Cost: 4 bytes a segment, built once a plan (about 5 ns a segment); then O(log segments) a segment of the block that is asked
 for, some ten microseconds a block.
