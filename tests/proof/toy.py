@@ -153,10 +153,10 @@ class CausalConv(nn.Module):
 class Recurrence(nn.Module):
     """h = a * h + b x, reset where ``reset(segment_ids)`` says; ``backwards`` runs it from the end."""
 
-    def __init__(self, reset=starts_of, backwards=False):
+    def __init__(self, reset=starts_of, backwards=False, decay=0.8):
         super().__init__()
         self.inner = nn.Linear(WIDTH, WIDTH)
-        self.reset, self.backwards = reset, backwards
+        self.reset, self.backwards, self.decay = reset, backwards, decay
 
     def forward(self, x, segment_ids):
         reset = self.reset(segment_ids)
@@ -165,7 +165,7 @@ class Recurrence(nn.Module):
         order = range(x.shape[1])
         for t in reversed(order) if self.backwards else order:
             at = (t + 1 < x.shape[1] and reset[:, t + 1]) if self.backwards else reset[:, t]
-            state = torch.where(torch.as_tensor(at).reshape(-1, 1), 0.0, 0.8 * state) + value[:, t]
+            state = torch.where(torch.as_tensor(at).reshape(-1, 1), 0.0, self.decay * state) + value[:, t]
             out[t] = state
         return torch.stack(out, 1)
 

@@ -78,6 +78,7 @@ def influence(
     *,
     seed: int = 0,
     repeats: int = 1,
+    trials: int = 1,
     matrix: bool = False,
     base: Tensor | None = None,
 ) -> Influence:
@@ -87,13 +88,15 @@ def influence(
         run: see `Run`. It must be seeded where it draws random numbers.
         ids: the token ids that changed tokens are drawn from, sorted.
         repeats: how often the unchanged run is repeated to know its noise; where the first repeat differs, 3 are made.
+        trials: how many other tokens each changed token is tried with; one leaves a hard choice (a top-k, a hash) a chance to
+            come out the same.
         matrix: measure the whole matrix also where no code fired.
         base: outputs of the unchanged blocks, where the caller has them.
 
     Raises:
         InputError: fewer than two segments, or outputs that are not finite.
 
-    Cost: 1 + repeats + 2 * ceil(log2 segments) forwards, and one a segment more where something moved.
+    Cost: 1 + repeats + trials * 2 * ceil(log2 segments) forwards, and one a segment more where something moved.
     """
     places = bounds(blocks)
     count = len(places)
@@ -111,41 +114,37 @@ def influence(
     threshold = noise * NOISE_MARGIN
     found = np.full((count, count), np.nan)
 
-    def moved_by(chosen: Sequence[int]) -> npt.NDArray[np.float64]:
-        return moves(base, run(changed(blocks, set(chosen), ids, seed)), places, scale)
+    def moved_by(chosen: Sequence[int], trial: int) -> npt.NDArray[np.float64]:
+        return moves(base, run(changed(blocks, set(chosen), ids, seed + trial)), places, scale)
 
-    fired: list[tuple[list[int], list[int]]] = []
-    if count <= 4 or matrix:  # as many forwards as the codes, and they locate
-        fired = [([], [])]
-    else:
+    fired: list[tuple[list[int], list[int], int]] = []
+    whole = count <= 4 or matrix  # as many forwards as the codes, and they locate
+    for trial in range(0 if whole else trials):
         for chosen in codes(count):
-            moved = moved_by(chosen)
+            moved = moved_by(chosen, trial)
             forwards += 1
             outside = [d for d in range(count) if d not in chosen]
-            for segment in chosen:
-                found[segment, segment] = np.nanmax([found[segment, segment], moved[segment]])
+            found[chosen, chosen] = np.fmax(found[chosen, chosen], moved[chosen])
             hit = [d for d in outside if moved[d] > threshold]
             if hit:
-                fired.append((chosen, hit))
-            elif noise == 0.0:
-                found[np.ix_(chosen, outside)] = 0.0
+                fired.append((chosen, hit, trial))
             else:
                 found[np.ix_(chosen, outside)] = np.fmax(found[np.ix_(chosen, outside)], moved[outside])
-    if fired and count <= MATRIX_SEGMENTS:
-        for source in range(count):
-            found[source] = moved_by([source])
-        forwards += count
-    else:
-        for chosen, hit in fired:
-            for destination in hit[:1]:
-                sources = list(chosen)
-                while len(sources) > 1:
-                    half = sources[: len(sources) // 2]
-                    forwards += 1
-                    sources = half if moved_by(half)[destination] > threshold else sources[len(sources) // 2 :]
-                row = moved_by(sources)
-                forwards += 1
-                found[sources[0]] = row
+    if whole or (fired and count <= MATRIX_SEGMENTS):
+        found[:] = np.nan
+        for trial in range(trials) if whole else sorted({trial for *_, trial in fired}):
+            for source in range(count):
+                found[source] = np.fmax(found[source], moved_by([source], trial))
+            forwards += count
+    elif fired:
+        chosen, hit, trial = fired[0]
+        sources = list(chosen)
+        while len(sources) > 1:
+            half = sources[: len(sources) // 2]
+            forwards += 1
+            sources = half if moved_by(half, trial)[hit[0]] > threshold else sources[len(sources) // 2 :]
+        found[sources[0]] = moved_by(sources, trial)
+        forwards += 1
     return Influence(found, noise, threshold, forwards)
 
 

@@ -102,7 +102,7 @@ def _experiments(setup: Setup, bidirectional: bool, gradients: bool, fix: bool) 
             lambda: equality(setup.subject, setup.blocks, twin=twin_of(setup.subject), gradients=gradients, run=setup.wrap)
         )
         several = len(lengths_of(setup.blocks)) > 1
-        moved = _tried(lambda: influence(setup.logits, setup.blocks, setup.ids, seed=setup.seed)) if several else None
+        moved = _tried(lambda: influence(setup.logits, setup.blocks, setup.ids, seed=setup.seed, trials=2)) if several else None
         place, coupled = None, ""
         if isinstance(moved, Influence) and not moved.isolated:
             found = _tried(lambda: where(setup, moved))
