@@ -257,6 +257,35 @@ def test_a_choice_is_remembered_by_key_and_proven_again(tmp_path, forgetful):
     assert third.certificate.tried[0]["way"].startswith("b: position_ids")
 
 
+def test_scaling_that_looks_at_the_longest_position_rests_below_its_limit():
+    """Batches whose samples stay below the limit run packed; only those that pass it are unpacked."""
+    model = built("phi3+longrope")
+    adapter = adapt(model, show=False)
+    assert "where a sample passes the scaling limit; else d: own attention" in adapter.way.detail
+    calls = []
+    handle = model.model.register_forward_pre_hook(
+        lambda module, args, kwargs: calls.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    below, above = helpers.blocks_of([7, 1, 11, 16, 5]), helpers.blocks_of([7, 1, 11, 29, 5])
+    for blocks, shapes in ((below, [(1, 40)]), (above, [(1, 7), (1, 1), (1, 11), (1, 29), (1, 5)])):
+        calls.clear()
+        adapter(**adapter.collate(blocks))
+        assert calls == shapes
+    handle.remove()
+    for blocks in (below, above, below):
+        assert packed_against_alone(adapter, blocks) < 5e-5
+
+
+def test_low_precision_is_chosen_in_float32_and_tried_in_its_own_dtype():
+    model = built("mixtral").to(torch.bfloat16)
+    certificate = adapt(model, show=False).certificate
+    assert certificate.twin == "chosen on a float32 copy"
+    assert certificate.set_up["dtype"] == "bfloat16"
+    assert certificate.measured["floor"] < 1e-3  # float32's: bfloat16's own would let a wrong window pass
+    assert "0 of" in certificate.verdicts["isolation on the model itself"]
+    assert next(model.parameters()).dtype == torch.bfloat16
+
+
 def test_long_windows_are_tried_on_a_twin_and_hold_on_the_model():
     for name, more in (
         ("gemma3_text", {"sliding_window": 4096, "max_position_embeddings": 8192}),

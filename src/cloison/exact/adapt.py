@@ -14,10 +14,11 @@ import numpy as np
 from cloison.blocks import Block
 from cloison.errors import InputError, NotExactError, require
 from cloison.exact.adapter import Adapter
+from cloison.exact.below_limit import short_blocks
 from cloison.exact.certificate import Certificate, compiled, set_up
 from cloison.exact.ladder import climb, named
 from cloison.exact.probe import Measured, Reference, measure, reference
-from cloison.exact.twin import needs_twin, twin_of
+from cloison.exact.twin import SHORT_TOKENS, stand_in
 from cloison.exact.ways import RUNGS, Way
 from cloison.proof.blocks import synthetic, vocabulary
 from cloison.proof.report import Verdict, VerifyReport
@@ -98,13 +99,13 @@ def adapt(
         missed = _try(trial, way, seed)
         if isinstance(missed, _Proof):
             own = way if trial.model is model else named(model, trial.sample, trial.against.floor, way.choice)
-            found = _adapter(model, own, trial, missed, tried) if own is not None else None
-            if found is not None:
+            found = _adapter(model, own, trial, missed, tried) if own is not None else "the model has no such way"
+            if isinstance(found, Adapter):
                 _remember(key, cache, found)
                 if show:
                     sys.stderr.write(f"cloison: {found.certificate.line()}\n" if found.certificate else "")
                 return found
-            missed = {"way": way.name, "error": "exact on the twin, and not on the model itself"}
+            missed = {"way": way.name, "error": f"{trial.twin}, and not exact on the model itself: {found}"}
         tried.append(missed)
     raise NotExactError(
         f"adapt looked for a way to run {type(model).__name__} on packed blocks exactly.",
@@ -147,8 +148,7 @@ def _check(model: Any, rungs: str) -> None:
 def _trial(model: torch.nn.Module, blocks: Sequence[Block] | None, seed: int) -> _Trial:
     import torch
 
-    made = twin_of(model, seed) if blocks is None and needs_twin(model) else None
-    tried, twin = made or (model, "")
+    tried, twin = stand_in(model, seed, cut=blocks is None)
     config = getattr(tried, "config", None)
     given = list(synthetic(config, seed=seed) if blocks is None else blocks)
     longest = max((sample.input_ids for block in given for sample in block.samples()), key=len)
@@ -188,6 +188,9 @@ def _try(trial: _Trial, way: Way, seed: int) -> _Proof | dict[str, Any]:
         other = synthetic(getattr(trial.model, "config", None), seed=seed + 1) if trial.synthetic else trial.blocks
         report = verify(adapter, other, seed=seed + 1, bidirectional=True, fix=False)
         wrong = _wrong(report, way)
+    if not wrong and "below" in way.choice:  # the other half of this way: batches in which no sample passes the limit
+        few = short_blocks(trial.blocks, SHORT_TOKENS)
+        wrong = _wrong(verify(adapter, few, seed=seed, bidirectional=True, fix=False), way)
     if wrong:
         return missed | {"error": "; ".join(f"{verdict.experiment}: {verdict.summary}" for verdict in wrong)}
     return _Proof(found, report)
@@ -220,29 +223,33 @@ def _within_reach(report: VerifyReport, wrong: Sequence[Verdict]) -> bool:
     return bool(comparisons) and all(entry["error"] <= _REACH * entry["allowed"] for entry in comparisons.values())
 
 
-def _adapter(model: torch.nn.Module, way: Way, trial: _Trial, proof: _Proof, tried: list[dict[str, Any]]) -> Adapter | None:
-    """Return the adapter with its certificate; None where a twin's choice does not hold on the model itself."""
-    untested = list(proof.report.certificate.get("not_tested", ()))
+def _adapter(model: torch.nn.Module, way: Way, trial: _Trial, proof: _Proof, tried: list[dict[str, Any]]) -> Adapter | str:
+    """Return the adapter with its certificate, or what the way misses by on the model itself where a stand-in chose it."""
+    untested, own = list(proof.report.certificate.get("not_tested", ())), None
     if trial.model is not model:
-        with _eval(model):
-            ids = vocabulary(getattr(model, "config", None))
-            again = reference(model, synthetic(None, vocab_size=int(ids.max()) + 1), ids, 0)
-            found = measure(model, way, again)
-        if max(found.leak, found.equality) > again.floor:
-            return None
-        untested.append("on the model itself: samples of more than 29 tokens, gradients (both were tested on the twin)")
+        short = synthetic(None, vocab_size=int(vocabulary(getattr(model, "config", None)).max()) + 1)
+        own = verify(Adapter(model, way), short, bidirectional=True, fix=False, gradients=False)
+        wrong = _wrong(own, way)
+        if wrong:
+            return "; ".join(f"{verdict.experiment}: {verdict.summary}" for verdict in wrong)
+        untested.append("on the model itself: samples of more than 29 tokens, gradients (tested where the way was chosen)")
     certificate = Certificate(
         set_up(model),
         way.rung,
         way.name,
         dict(way.choice),
         {"leak": proof.measured.leak, "equality": proof.measured.equality, "floor": trial.against.floor},
-        {verdict.experiment: f"{verdict.experiment}: {verdict.summary}" for verdict in proof.report.verdicts},
+        _said(proof.report) | _said(own, " on the model itself"),
         tuple(tried),
         trial.twin,
         tuple(untested),
     )
     return Adapter(model, way, certificate)
+
+
+def _said(report: VerifyReport | None, where: str = "") -> dict[str, str]:
+    verdicts = () if report is None else report.verdicts
+    return {f"{verdict.experiment}{where}": f"{verdict.experiment}: {verdict.summary}" for verdict in verdicts}
 
 
 class _eval:

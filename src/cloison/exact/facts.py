@@ -56,6 +56,7 @@ class Facts:
         window, chunk: of the configuration's text part, in tokens, or None.
         kinds: layer type to (window, chunk), for models whose layers differ; empty where they do not.
         attention: the implementation in use, as "sdpa"; "" outside transformers.
+        scaling_limit: the position at which rotary tables change with the longest position of a batch, or None.
     """
 
     positions: tuple[Positions, ...]
@@ -63,6 +64,7 @@ class Facts:
     chunk: int | None
     kinds: Mapping[str, tuple[int | None, int | None] | None]
     attention: str
+    scaling_limit: int | None = None
 
 
 def facts_of(model: torch.nn.Module, sample: torch.Tensor, tolerance: float) -> Facts:
@@ -78,7 +80,15 @@ def facts_of(model: torch.nn.Module, sample: torch.Tensor, tolerance: float) -> 
         else:
             kinds[kind] = None
     attention = getattr(config, "_attn_implementation", None) or ""
-    return Facts(_positions(model, text, sample, tolerance), window, chunk, kinds, attention)
+    return Facts(_positions(model, text, sample, tolerance), window, chunk, kinds, attention, _scaling_limit(text))
+
+
+def _scaling_limit(config: Any) -> int | None:
+    rope = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, dict) or rope.get("rope_type") not in ("dynamic", "longrope"):
+        return None
+    stated = rope.get("original_max_position_embeddings")
+    return stated if isinstance(stated, int) else _number(config, "original_max_position_embeddings", "max_position_embeddings")
 
 
 def _number(config: Any, *names: str) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cloison.exact import masks, mixers, own_attention, positions, rows, singles, varlen
+from cloison.exact import below_limit, masks, mixers, own_attention, positions, rows, singles, varlen
 from cloison.exact.facts import Facts, facts_of
 from cloison.exact.probe import Reference
 from cloison.exact.signals import Signal, way_of
@@ -29,13 +29,19 @@ def climb(model: torch.nn.Module, sample: torch.Tensor, rungs: str, against: Ref
             yield from map(way_of, _SIGNALS[rung](facts))
         elif rung == "e":
             yield from mixers.search(model, _signals(facts), against)
+        elif rung == "f":
+            yield from below_limit.ways(model, facts, _signals(facts), against)
+            yield from rows.ways()
         else:
-            yield from rows.ways() if rung == "f" else singles.ways()
+            yield from singles.ways()
 
 
 def named(model: torch.nn.Module, sample: torch.Tensor, floor: float, choice: Mapping[str, Any]) -> Way | None:
     """Return the way of ``model`` that ``choice`` names, or None where it has no such."""
-    signals = _signals(facts_of(model, sample, floor))
+    facts = facts_of(model, sample, floor)
+    signals = _signals(facts)
+    if "below" in choice:
+        return below_limit.chosen(facts, signals, choice)
     if choice.get("rung") == "e":
         return mixers.chosen(model, signals, choice)
     ways = [*map(way_of, signals), *rows.ways(), *singles.ways()]

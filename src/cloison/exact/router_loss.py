@@ -76,10 +76,10 @@ def _valid(logits: torch.Tensor, way: Way, batch: PackedBatch) -> torch.Tensor:
     import torch
 
     logits = logits.reshape(-1, logits.shape[-1])
-    if way.rung == "f" and way.detail != "equal lengths together":
-        chosen = Layout.of(batch.segments, logits.device).valid.reshape(-1)
-    elif way.rung in "fg":
+    if logits.shape[0] == batch.segments.num_tokens:  # no padding in whatever layout ran
         return logits
+    if way.rung == "f" and "below" not in way.choice:
+        chosen = Layout.of(batch.segments, logits.device).valid.reshape(-1)
     else:
         chosen = torch.from_numpy(np.array(batch.segments.segment_ids() > 0)).reshape(-1).to(logits.device)
     if chosen.numel() != logits.shape[0]:
