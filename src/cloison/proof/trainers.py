@@ -97,7 +97,7 @@ def known_of_trainer(trainer: Any, samples: Iterable[Any] | None) -> Known:
             index.append(None if rows is None else SampleIndex(rows))
         return index[0]
 
-    return Known(row_lengths, found, _ends(trainer), packing)
+    return Known(row_lengths, found, ends=_ends(trainer), packed=packing)
 
 
 def _ends(trainer: Any) -> tuple[int, ...]:
