@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import csv
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ pytest.importorskip("transformers")
 
 import cloison  # noqa: E402
 from cloison.errors import InputError, NotExactError  # noqa: E402
-from cloison.exact import adapt  # noqa: E402
+from cloison.exact import adapt, choices  # noqa: E402
 from cloison.proof.blocks import alone  # noqa: E402
 from cloison.proof.tiny import tiny_model  # noqa: E402
 from cloison.proof.tiny_configs import VARIANTS  # noqa: E402
@@ -54,7 +53,7 @@ def forgetful(monkeypatch):
     """Forget the choices of this process, now and whenever it is called."""
 
     def forget():
-        monkeypatch.setattr(sys.modules["cloison.exact.adapt"], "_CHOICES", {})
+        monkeypatch.setattr(choices, "_CHOICES", {})
 
     forget()
     return forget
@@ -255,6 +254,15 @@ def test_a_choice_is_remembered_by_key_and_proven_again(tmp_path, forgetful):
     third = adapt(built("qwen3_next"), cache=tmp_path, show=False)
     assert third.way.name == first.way.name
     assert third.certificate.tried[0]["way"].startswith("b: position_ids")
+
+
+@pytest.mark.parametrize("stored", ["{", "[]", '{"choice": {"rung": "e"}}', '{"choice": {"below": 1}}', '{"choice": 3}'])
+def test_a_file_that_says_something_else_is_passed_over(tmp_path, forgetful, stored):
+    model = built("llama")
+    key = adapt(model, show=False).certificate.key
+    (tmp_path / f"{key}.json").write_text(stored)
+    forgetful()
+    assert adapt(model, cache=tmp_path, show=False).way.rung == "d"
 
 
 def test_scaling_that_looks_at_the_longest_position_rests_below_its_limit():

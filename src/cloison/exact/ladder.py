@@ -40,10 +40,13 @@ def named(model: torch.nn.Module, sample: torch.Tensor, floor: float, choice: Ma
     """Return the way of ``model`` that ``choice`` names, or None where it has no such."""
     facts = facts_of(model, sample, floor)
     signals = _signals(facts)
-    if "below" in choice:
-        return below_limit.chosen(facts, signals, choice)
-    if choice.get("rung") == "e":
-        return mixers.chosen(model, signals, choice)
+    try:
+        if "below" in choice:
+            return below_limit.chosen(facts, signals, choice)
+        if choice.get("rung") == "e":
+            return mixers.chosen(model, signals, choice)
+    except (KeyError, TypeError):  # a choice from a file that says something else
+        return None
     ways = [*map(way_of, signals), *rows.ways(), *singles.ways()]
     return next((way for way in ways if dict(way.choice) == dict(choice)), None)
 
