@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cloison
 from cloison.blocks import Block
 from cloison.errors import ChangedError, InputError
-from cloison.loading.balance import Cost
+from cloison.planning.balancing import Cost
 from cloison.loading.loader import Loader
 from cloison.segments import IGNORE
 

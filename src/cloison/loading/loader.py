@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from cloison.blocks import Block
 from cloison.errors import ChangedError, InputError
-from cloison.loading import balance
-from cloison.loading.balance import Cost
+from cloison.loading.balance import block_costs
 from cloison.loading.order import Order
 from cloison.loading.reading import Source, filler, source_of
 from cloison.loading.schedule import Course, Deal, Last
+from cloison.planning.balancing import Cost, slowest_over_mean
 
 __all__ = ["Loader", "loader"]
 
@@ -54,7 +54,8 @@ def loader(
         last: "fill": the last step of an epoch is filled up with blocks of one token and no target, so that nothing is lost;
             "drop": the blocks that do not fill a step are left out (``loader.dropped_blocks`` says how many).
         balance_window: deal blocks by ``cost`` within so many steps, see `cloison.loading.balance`; 0: in turn.
-        cost: of a block; None: its squared segment lengths count as much as its tokens do at 4,096 a segment.
+        cost: of a block, as `cloison.planning.Cost` (``calibrate`` fits it to measured steps; for a model,
+            ``Cost(6 * parameters, 6 * layers * width)`` are training FLOPs). None: the shape of a 7B model.
         prefetch: batches that are read and collated ahead, in one thread; 0: none, all in the caller's.
 
     Raises:
@@ -70,8 +71,8 @@ def loader(
         from cloison.forms.hf import collate as flat
 
         collate = flat
-    chosen = cost if cost is not None else Cost(1.0, 1.0 / 4096)
-    deal = Deal(world_size, blocks_per_step, last, balance_window, chosen.per_token, chosen.per_square)
+    chosen = Cost() if cost is None else cost
+    deal = Deal(world_size, blocks_per_step, last, balance_window, chosen.per_token, chosen.per_square, chosen.fixed)
     return Loader(source_of(packed), collate, deal, rank, seed, micro_batches, shuffle, prefetch)
 
 
@@ -144,8 +145,8 @@ class Loader:
     def balance_factor(self) -> float:
         """The slowest rank's work over the mean, summed over the steps of this epoch under ``deal``; 1 is perfect."""
         costs = np.append(self._costs(np.arange(len(self._source))), 0.0)
-        steps = range(self._course.steps)
-        return balance.factor(np.array([costs[self._course.dealt(step)].sum(axis=-1) for step in steps]))
+        dealt = [costs[self._course.dealt(step)] for step in range(self._course.steps)]
+        return slowest_over_mean(np.array(dealt).reshape(len(dealt), self.deal.world_size, self.deal.blocks_per_step))
 
     # ------------------------------------------------------------------ batches
 
@@ -262,5 +263,6 @@ class Loader:
 
     def _costs(self, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         if self._block_costs is None:
-            self._block_costs = Cost(self.deal.per_token, self.deal.per_square).blocks(self._source.segments())
+            cost = Cost(self.deal.per_token, self.deal.per_square, self.deal.fixed)
+            self._block_costs = block_costs(cost, self._source.segments())
         return self._block_costs[blocks]

@@ -18,10 +18,15 @@ import numpy.typing as npt
 from cloison.errors import InputError
 from cloison.loading import balance
 from cloison.loading.order import Order
+from cloison.planning.balancing import Cost
+from cloison.planning.bijection import derive
 
 __all__ = ["Course", "Deal", "Last"]
 
 Last = Literal["fill", "drop"]
+_DEALING = 1
+"""Keeps the keys of dealing apart from those of the order."""
+
 Costs = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float64]]
 
 
@@ -35,15 +40,16 @@ class Deal:
         last: what becomes of blocks that do not fill a step: "fill" gives the ranks that go without a filler block without
             targets; "drop" leaves the blocks out of this epoch.
         window: steps within which blocks are dealt by cost; 0: dealt in turn, whatever they cost.
-        per_token, per_square: the cost of a block, see `balance.Cost`.
+        per_token, per_square, fixed: what a block costs, see `cloison.planning.Cost`.
     """
 
     world_size: int
     blocks_per_step: int
     last: Last = "fill"
     window: int = 0
-    per_token: float = 1.0
-    per_square: float = 0.0
+    per_token: float = Cost.per_token
+    per_square: float = Cost.per_square
+    fixed: float = Cost.fixed
 
     def __post_init__(self) -> None:
         for name, least in (("world_size", 1), ("blocks_per_step", 1), ("window", 0)):
@@ -128,7 +134,8 @@ class Course:
             found = self._sequence(number * size, min((number + 1) * size, end))
             steps = -(-found.size // deal.step_blocks)
             costs = np.ones(found.size) if self._costs is None else self._costs(found)
-            index = balance.deal(costs, steps, deal.world_size, deal.blocks_per_step)
+            key = derive(self._order.seed, self._order.epoch, number, _DEALING)
+            index = balance.deal(costs, steps, deal.world_size, deal.blocks_per_step, key)
             self._window = (number, np.where(index >= 0, np.append(found, -1)[index], -1))
         chosen: npt.NDArray[np.int64] = self._window[1][step - number * deal.window]
         return chosen

@@ -27,7 +27,7 @@ from cloison.errors import InputError
 from cloison.planning.bijection import derive, permutation
 from cloison.planning.plans import Plan
 
-__all__ = ["Balance", "Cost", "balance", "calibrate"]
+__all__ = ["Balance", "Cost", "balance", "calibrate", "longest_first", "slowest_over_mean"]
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def balance(
     dealt = np.empty((steps, ranks, size), np.int64)  # positions in costs
     for first in range(0, steps, window):
         last = min(first + window, steps)
-        bins = _longest_first(costs[first * places : min(last * places, used)], (last - first) * ranks, size)
+        bins = longest_first(costs[first * places : min(last * places, used)], (last - first) * ranks, size)
         bins = np.where(bins < 0, steps * places, bins + first * places)
         loads = costs[bins].sum(axis=1)
         grouped = bins[np.argsort(-loads, kind="stable")].reshape(last - first, ranks, size)
@@ -176,8 +176,8 @@ def balance(
     moved = np.abs(dealt // places - np.arange(steps)[:, None, None])[index[dealt] >= 0] if steps else np.zeros(0)
     return Balance(
         blocks=index[dealt],
-        factor=_factor(costs[dealt]),
-        unbalanced_factor=_factor(costs[:-1].reshape(steps, ranks, blocks_per_step)),
+        factor=slowest_over_mean(costs[dealt]),
+        unbalanced_factor=slowest_over_mean(costs[:-1].reshape(steps, ranks, blocks_per_step)),
         displacement_mean_steps=float(moved.mean()) if moved.size else 0.0,
         displacement_max_steps=int(moved.max()) if moved.size else 0,
         left_out=np.arange(used, plan.num_blocks, dtype=np.int64),
@@ -199,7 +199,7 @@ def _costs(plan: Plan, cost: Any) -> npt.NDArray[np.float64]:
     return costs
 
 
-def _longest_first(costs: npt.NDArray[np.float64], bins: int, size: int) -> npt.NDArray[np.int64]:
+def longest_first(costs: npt.NDArray[np.float64], bins: int, size: int) -> npt.NDArray[np.int64]:
     """Return int64 [bins, size]: each position of ``costs`` in one bin, the dearest first to the least loaded; -1: free."""
     out = np.full((bins, size), -1, np.int64)
     open_bins = [(0.0, b, 0) for b in range(bins)]
@@ -211,7 +211,7 @@ def _longest_first(costs: npt.NDArray[np.float64], bins: int, size: int) -> npt.
     return out
 
 
-def _factor(costs: npt.NDArray[np.float64]) -> float:
+def slowest_over_mean(costs: npt.NDArray[np.float64]) -> float:
     """Sum of step maxima over sum of step means, for costs [steps, ranks, blocks_per_step]."""
     loads = costs.sum(axis=2)
     mean = float(loads.mean(axis=1).sum()) if loads.size else 0.0
