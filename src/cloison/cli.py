@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _top() -> argparse.ArgumentParser:
-    from cloison import __version__
+    from importlib.metadata import version
 
     listed = "\n".join(f"  {name:8} {help_text}" for name, (_, help_text) in COMMANDS.items())
     parser = argparse.ArgumentParser(
@@ -77,7 +77,7 @@ def _top() -> argparse.ArgumentParser:
         epilog=f"commands:\n{listed}\n\nexit status: 0 as it should be, 1 a finding, 2 wrong use or unreadable input",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"cloison {__version__}")
+    parser.add_argument("--version", action="version", version=f"cloison {version('cloison')}")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below; COMMAND --help says more")
     parser.add_argument("rest", nargs="*", metavar="...", help=argparse.SUPPRESS)
     return parser

@@ -33,7 +33,7 @@ def token_parts(chunk: Mapping[str, Any], spec: PackSpec) -> dict[str, str] | No
         return None
     layout = _layout(chunk)
     try:
-        reading = recognise(dict.fromkeys(layout.names, True), spec.columns)
+        reading = recognise(dict.fromkeys(layout.names, True), spec.columns, spec.carry)
     except RecordError:
         return None
     parts = dict(reading.columns)

@@ -2,7 +2,7 @@
 
     python -m cloison.packing.worker SETUP.json     jobs on standard input, results on standard output
 
-It ends at once when standard input ends, so that none outlives the process that started it, whatever killed that one.
+It ends within a moment when standard input ends, so that none outlives the process that started it, whatever killed that one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,8 @@ from cloison.errors import CloisonError
 from cloison.packing.plain import error_to_plain
 
 __all__ = ["step"]
+
+_GRACE_S = 0.3
 
 
 def step(name: str) -> ModuleType:
@@ -36,12 +39,12 @@ def main() -> None:
     pa.set_cpu_count(1)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="surrogatepass")
     os.dup2(2, 1)  # what a library prints must not mix with the answers
-    jobs: queue.Queue[str] = queue.Queue()
+    jobs: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
     setup = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8", errors="surrogatepass"))
     state: Any = None
-    while True:
-        job = json.loads(jobs.get())
+    while (line := jobs.get()) is not None:
+        job = json.loads(line)
         try:
             module = step(setup["step"])
             state = module.prepare(setup) if state is None else state
@@ -50,11 +53,15 @@ def main() -> None:
             answer = {"error": error_to_plain(error)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+    if setup["step"] == "tokenise" and state is not None:
+        state.encoder.close()
 
 
-def _listen(jobs: queue.Queue[str]) -> None:
+def _listen(jobs: queue.Queue[str | None]) -> None:
     for line in sys.stdin:
         jobs.put(line)
+    jobs.put(None)
+    time.sleep(_GRACE_S)  # a worker that is idle leaves by itself, and takes its renderer along
     os._exit(0)
 
 
