@@ -143,13 +143,17 @@ def equality(
 
 
 def twin_of(subject: Subject) -> Subject | None:
-    """Return ``subject`` over a float64 copy of its module, or None where that is too large or cannot be copied.
+    """Return ``subject`` over a float64 copy of its module, or None where that is too large, cannot be, or would be the same.
 
     Masks and other floats of the batch are cast with it. Experts whose kernel refuses float64 are switched to the plain one in
     the copy.
     """
+    import torch
+
     module = subject.module
     if module is None or subject.retarget is None or sum(p.numel() for p in module.parameters()) > TWIN_PARAMETERS:
+        return None
+    if all(p.dtype == torch.float64 for p in module.parameters() if p.is_floating_point()):
         return None
     try:
         double: Any = copy.deepcopy(module).double()
