@@ -20,8 +20,9 @@ ATLAS = Path(__file__).parents[2] / "docs" / "atlas.csv"
 
 SPREAD = (
     "llama", "gpt_oss", "gpt2", "gpt_neo", "opt", "bloom", "mpt", "falcon", "roberta", "bart", "mistral", "mixtral",
-    "qwen3_moe",     "olmoe", "gemma3_text", "cohere2", "llama4_text", "phi3", "deepseek_v3", "deepseek_v32", "jamba", "mamba", "bamba", "lfm2",
-    "recurrent_gemma", "rwkv", "qwen3_next", "minimax", "afmoe", "xlnet", "llama+dynamic", "phi3+longrope", "qwen3+window",
+    "qwen3_moe", "olmoe", "gemma3_text", "cohere2", "llama4_text", "phi3", "deepseek_v3", "deepseek_v32", "jamba", "mamba",
+    "bamba", "lfm2", "recurrent_gemma", "rwkv", "qwen3_next", "minimax", "afmoe", "xlnet", "llama+dynamic", "phi3+longrope",
+    "qwen3+window",
 )  # fmt: skip
 
 

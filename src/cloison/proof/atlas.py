@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cloison.proof.blocks import alone, block_of, vocabulary
-from cloison.proof.comparing import JITTER_MARGIN, MARGIN, Comparison, gap, jittered
+from cloison.proof.comparing import JITTER_MARGIN, MARGIN, Comparison, gap, jittered, rounding_of
 from cloison.proof.equality import Equality, twin_of
 from cloison.proof.isolation import influence, scale_of
 from cloison.proof.keep import kept
@@ -114,7 +114,7 @@ def _alone(plain: Subject, blocks: Sequence[Any]) -> tuple[Any, Any, float]:
         exact = None
     if exact is not None:
         return exact, own, MARGIN * gap(own, exact)
-    with jittered(plain, torch.finfo(own.dtype).eps / 2):
+    with jittered(plain, rounding_of(own.dtype)):
         return own, own, JITTER_MARGIN * gap(joined(plain), own)
 
 

@@ -16,9 +16,10 @@ from cloison.proof.run import Subject
 from cloison.segments import IGNORE
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
-__all__ = ["GRADIENT_MARGIN", "JITTER_MARGIN", "MARGIN", "Comparison", "gap", "jittered", "token_losses"]
+__all__ = ["GRADIENT_MARGIN", "JITTER_MARGIN", "MARGIN", "Comparison", "gap", "jittered", "rounding_of", "token_losses"]
 
 MARGIN = 3.0
 """How many times the floor a packed run may differ: the same rounding errors in another order."""
@@ -63,6 +64,13 @@ def token_losses(logits: Tensor, blocks: Sequence[Block]) -> Tensor:
     at = wanted != IGNORE
     values = logits[at] if logits.dtype in (torch.float32, torch.float64) else logits[at].float()
     return torch.nn.functional.cross_entropy(values, wanted[at], reduction="none")
+
+
+def rounding_of(dtype: torch.dtype) -> float:
+    """Return half the distance of 1 to the next number in ``dtype``; of float32 for float64, since models cast down inside."""
+    import torch
+
+    return max(torch.finfo(dtype).eps / 2, 2.0**-24)
 
 
 @contextmanager

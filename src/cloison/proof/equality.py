@@ -19,7 +19,7 @@ import numpy.typing as npt
 from cloison.blocks import Block
 from cloison.errors import CloisonError, InputError
 from cloison.proof.blocks import alone, bounds
-from cloison.proof.comparing import JITTER_MARGIN, MARGIN, Comparison, gap, jittered, token_losses
+from cloison.proof.comparing import JITTER_MARGIN, MARGIN, Comparison, gap, jittered, rounding_of, token_losses
 from cloison.proof.isolation import scale_of
 from cloison.proof.parameter_gradients import compare_gradients
 from cloison.proof.run import Outputs, Subject
@@ -126,7 +126,7 @@ def equality(
                 hidden_floor, single = gap(single, exact.hidden[1]), exact.hidden[1]
                 pairs.append(("hidden states", together, single, hidden_floor / scale_of(single), margin))
         if exact is not None and twin is not None and twin.packs:
-            response = _response(twin, blocks, run, exact.alone, 2.0**-24)
+            response = _response(twin, blocks, run, exact.alone)
             pairs.append(("logits (float64)", exact.packed, exact.alone, response / scale, JITTER_MARGIN))
         comparisons = [_compare(*pair, blocks) for pair in pairs]
         losses = _losses(own, exact, blocks)
@@ -196,7 +196,7 @@ def _response(
     """Return how far the outputs alone move when the embeddings are rounded once more."""
     import torch
 
-    eps = torch.finfo(base.dtype).eps / 2 if relative is None else relative
+    eps = rounding_of(base.dtype) if relative is None else relative
     with jittered(subject, eps):
         moved = torch.cat([wrap(subject.run_alone)(block).logits for block in alone(blocks)])
     return gap(moved, base)

@@ -10,7 +10,7 @@ import numpy as np
 from cloison.blocks import Block
 from cloison.errors import InputError
 from cloison.proof.blocks import alone
-from cloison.proof.comparing import GRADIENT_MARGIN, JITTER_MARGIN, Comparison, gap, jittered, token_losses
+from cloison.proof.comparing import GRADIENT_MARGIN, JITTER_MARGIN, Comparison, gap, jittered, rounding_of, token_losses
 from cloison.proof.run import Subject
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def compare_gradients(subject: Subject, twin: Subject | None, blocks: Sequence[B
     Cost: a forward and a backward packed, and two a segment. Memory: three copies of the gradients up to `WHOLE_PARAMETERS`,
     above that 4093 numbers a parameter.
     """
-    import torch
 
     module = subject.module
     if module is None:
@@ -56,7 +55,7 @@ def compare_gradients(subject: Subject, twin: Subject | None, blocks: Sequence[B
         reference, other, margin = single(twin), own, GRADIENT_MARGIN
     else:
         dtype = next(iter(own.values())).dtype if whole else next(module.parameters()).dtype
-        with jittered(subject, torch.finfo(dtype).eps / 2):
+        with jittered(subject, rounding_of(dtype)):
             other = single(subject)
         reference, margin = own, JITTER_MARGIN
     largest = {name: float(gradient.abs().max()) for name, gradient in reference.items() if gradient.numel()}
