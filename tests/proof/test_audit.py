@@ -163,7 +163,9 @@ def test_samples_may_be_passed(tmp_path: Path) -> None:
 
     samples = [tokenizer()(text)["input_ids"] + [EOS] for text in texts()]
     report = audited(sft(tmp_path, "llama", packing=True, packing_strategy="wrapped"), samples=samples)
-    assert "leak" in kinds(report)
+    assert kinds(report) == ["boundary_target", "leak"]
+    assert report["isolation"].evidence["boundaries"] == "the samples and pieces of them, found in the rows"
+    assert not any("guess" in finding.message for finding in report.findings)
 
 
 def test_raise_stops_before_the_first_step(tmp_path: Path) -> None:

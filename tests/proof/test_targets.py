@@ -217,6 +217,22 @@ def test_samples_cover_any_row_that_is_made_of_them(samples: list[list[int]], pa
     assert (segments[: row.size - padding] > 0).all() and not segments[row.size - padding :].any()
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 14), min_size=2, max_size=8), st.integers(4, 20), st.integers(0, 9))
+def test_rows_cut_from_a_stream_of_samples(lengths: list[int], width: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    samples = [draw.permutation(np.arange(4, 90))[:length].tolist() for length in lengths]
+    stream = np.array([i for s in samples for i in s])
+    number = np.repeat(np.arange(len(samples)), lengths)
+    index = SampleIndex(samples)
+    for start in range(0, stream.size - width + 1, width):
+        part, own = stream[start : start + width], number[start : start + width]
+        found = index.cut(part)
+        if (found > 0).all() and np.unique(stream).size == stream.size:
+            assert np.array_equal(np.diff(found) != 0, np.diff(own) != 0)
+        assert (found > 0).all() or np.unique(own).size < 3
+
+
 def test_left_padding_is_padding() -> None:
     ids = torch.tensor([[0, 0, 11, 12, 13], [21, 22, 23, 24, 25]])
     found = truth_of({"input_ids": ids}, samples=SampleIndex([[11, 12, 13], [21, 22, 23, 24, 25]]))

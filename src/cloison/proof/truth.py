@@ -94,6 +94,9 @@ class SampleIndex:
         self._by_head: dict[tuple[int, ...], list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]]] = {}
         self.complete = True
         self.size = 0
+        self._openings: set[tuple[int, ...]] | None = None
+        self._closings: set[tuple[int, ...]] | None = None
+        self._by_tail: dict[tuple[int, ...], list[npt.NDArray[np.int64]]] = {}
         for row in rows:
             if self.size >= limit:
                 self.complete = False
@@ -102,6 +105,7 @@ class SampleIndex:
             if ids is None or not ids.size:
                 continue
             self._by_head.setdefault(tuple(ids[:_HEAD].tolist()), []).append((ids, labels))
+            self._by_tail.setdefault(tuple(ids[-_HEAD:].tolist()), []).append(ids)
             self.size += 1
         self._heads = sorted({len(head) for head in self._by_head}, reverse=True)
 
@@ -135,6 +139,55 @@ class SampleIndex:
                 labels[at] = IGNORE
             at += sample.size
         return segments, labels, found
+
+    def cut(self, row: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        """Return segment ids of a row that was cut from a stream of samples: the first and the last may be pieces.
+
+        Zeros where nothing fits, as in the middle of a sample that is longer than the row.
+        """
+        ids = np.asarray(row, np.int64)
+        best = np.zeros(ids.size + 1, np.int64)
+        step = np.ones(ids.size, np.int64)
+        taken = np.zeros(ids.size, bool)
+        for at in range(ids.size - 1, -1, -1):
+            best[at] = best[at + 1]
+            sizes = [sample.size for sample, _ in self._at(ids, at)]
+            sizes += [ids.size - at] if self._starts(ids[at:]) else []
+            for size in sizes:
+                if best[at + size] + size > best[at]:
+                    best[at], step[at], taken[at] = best[at + size] + size, size, True
+        opening, most = 0, int(best[0])
+        for stop in range(1, ids.size + 1):
+            if stop + best[stop] > most and self._ends(ids[:stop]):
+                opening, most = stop, stop + int(best[stop])
+        out = np.zeros(ids.size, np.int32)
+        out[:opening] = 1
+        at, number = opening, int(opening > 0)
+        while at < ids.size:
+            if taken[at]:
+                number += 1
+                out[at : at + step[at]] = number
+            at += int(step[at]) if taken[at] else 1
+        return out
+
+    def _starts(self, piece: npt.NDArray[np.int64]) -> bool:
+        """Whether a sample begins with ``piece`` and goes on."""
+        if piece.size >= _HEAD:
+            found = self._by_head.get(tuple(piece[:_HEAD].tolist()), ())
+            return any(s.size > piece.size and np.array_equal(s[: piece.size], piece) for s, _ in found)
+        if self._openings is None:
+            self._openings = {head[:n] for head in self._by_head for n in range(1, len(head))}
+        return tuple(piece.tolist()) in self._openings
+
+    def _ends(self, piece: npt.NDArray[np.int64]) -> bool:
+        """Whether a sample ends with ``piece`` and began before it."""
+        key = tuple(piece[-_HEAD:].tolist())
+        if piece.size >= _HEAD:
+            found = self._by_tail.get(key, ())
+            return any(s.size > piece.size and np.array_equal(s[-piece.size :], piece) for s in found)
+        if self._closings is None:
+            self._closings = {tail[-n:] for tail in self._by_tail for n in range(1, len(tail))}
+        return key in self._closings
 
     def _at(self, ids: npt.NDArray[np.int64], at: int) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]]:
         """Yield the samples whose tokens stand at ``at``."""
@@ -203,12 +256,15 @@ def truth_of(
             return Truth(found, "seq_lengths of the data set's rows", ends=marked)
     if samples is not None and samples.size:
         covered = [samples.cover(row) for row in ids]
-        found = np.stack([segments for segments, _, _ in covered]) > 0
-        asked = _valid(batch, ids) & ~_tails(ids, found)
-        if found.any() and np.mean(found[asked]) > 0.999:
+        taken = np.stack([segments for segments, _, _ in covered]) > 0
+        asked = _valid(batch, ids) & ~_tails(ids, taken)
+        if taken.any() and np.mean(taken[asked]) > 0.999:
             labels = np.stack([own for _, own, _ in covered])
             known = labels if (labels != UNKNOWN).any() else None
             return Truth(np.stack([s for s, _, _ in covered]), "the samples, found in the rows", labels=known, ends=marked)
+        pieces = np.stack([samples.cut(row) for row in ids]) if packed else np.zeros(ids.shape, np.int32)
+        if (pieces > 0)[_valid(batch, ids)].mean() > 0.999:
+            return Truth(pieces, "the samples and pieces of them, found in the rows", ends=marked)
     stated = _from_cu(batch, ids)
     if stated is not None:
         return Truth(stated, "cu_seq_lens of the batch", ends=marked)
