@@ -89,6 +89,15 @@ def test_case_BND_01(cases: dict[str, Any]) -> None:
     assert block.segments.seq_lengths.tolist() == case["expectation"]["segments"]
 
 
+def test_case_BND_04(cases: dict[str, Any]) -> None:
+    case = cases["BND-04"]["input"]
+    assert case["pad_id"] == case["eos_id"]
+    given_samples = [row[:size] for row, size in zip(case["padded_rows"], case["true_lengths"], strict=True)]
+    (block,) = pack_samples(given_samples, capacity=16, order="input")
+    assert block.segments.seq_lengths.tolist() == cases["BND-04"]["expectation"]["segments"]
+    assert block.input_ids.tolist() == [token for sample in given_samples for token in sample]
+
+
 def test_case_LEN_01(cases: dict[str, Any]) -> None:
     case = cases["LEN-01"]
     given_samples = [[1] * case["input"]["length_each"]] * case["input"]["samples"]
