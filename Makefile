@@ -36,6 +36,7 @@ docs: $(VENV)/.ready ## build the documentation into site/
 atlas: $(VENV)/.ready ## what every causal-LM type does with packed input, and what adapt makes of it
 	$(BIN)/python -m cloison.proof.atlas docs/atlas.csv
 	$(BIN)/python -m cloison.exact.atlas docs/atlas.csv
+	$(BIN)/python -m cloison.view.atlas_page docs/atlas.csv docs/atlas.md
 
 campaign: $(VENV)/.ready ## kill the main job a hundred times, and compare the bytes
 	$(BIN)/python tests/campaign_kill.py --runs 100
