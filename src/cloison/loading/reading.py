@@ -7,21 +7,16 @@ A source has ``len``, ``source[b] -> Block``, ``fingerprint``, ``group`` (blocks
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterable
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from cloison.blocks import Block
 from cloison.errors import InputError
 from cloison.forms.joining import listed, segments_of
 from cloison.packing.targets import choose, fill_targets
 from cloison.segments import IGNORE, Segments
-from cloison.store.files import store_errors
 from cloison.store.packed import Packed
 
 if TYPE_CHECKING:
@@ -59,19 +54,15 @@ class PackedReader:
         self.fingerprint = packed.fingerprint
         self.group = packed.manifest.blocks_per_group
         self.bucket_groups = max(1, BUCKET_TOKENS // (self.group * packed.capacity))
-        self.kept = self.bucket_groups + 8
-        self._ends = [0, *accumulate(shard.num_blocks for shard in packed.manifest.shards)]
-        self._files: OrderedDict[int, pq.ParquetFile] = OrderedDict()
-        self._groups: OrderedDict[tuple[int, int], Any] = OrderedDict()
+        # A bucket's groups are in use together; a few more, where a step lies across the edge of two.
+        self._groups = packed.groups(self.bucket_groups + 8)
         self._segments: Segments | None = None
 
     def __len__(self) -> int:
         return len(self.packed)
 
     def __getitem__(self, index: int) -> Block:
-        shard = bisect_right(self._ends, index) - 1
-        group, row = divmod(index - self._ends[shard], self.group)
-        return self.packed._block(self._table(shard, group), row)
+        return self._groups.block(index)
 
     def segments(self) -> Segments:
         """Return the boundaries of all blocks, a row each; read once."""
@@ -85,23 +76,6 @@ class PackedReader:
 
     def __reduce__(self) -> tuple[type[PackedReader], tuple[Packed]]:
         return PackedReader, (self.packed,)
-
-    def _table(self, shard: int, group: int) -> Any:
-        key = (shard, group)
-        if key in self._groups:
-            self._groups.move_to_end(key)
-            return self._groups[key]
-        path = self.packed.path / self.packed.manifest.shards[shard].name
-        with store_errors(f"{path} cannot be read"):
-            if shard not in self._files:
-                self._files[shard] = pq.ParquetFile(path, memory_map=True)
-            table = self._files[shard].read_row_group(group, use_threads=False)
-        self._groups[key] = table
-        while len(self._groups) > self.kept:
-            self._groups.popitem(last=False)
-        while len(self._files) > 256:
-            self._files.popitem(last=False)
-        return table
 
 
 class FromPlan:
