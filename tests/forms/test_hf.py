@@ -106,7 +106,20 @@ def test_nothing_is_added_unasked_and_no_mask_is_all_ones() -> None:
     assert set(cloison.collate(BLOCKS)) == {"input_ids", "labels", "position_ids", "use_cache"}
     for name in hf.KERNELS:
         batch = cloison.collate(BLOCKS, kernel=name)
-        assert "attention_mask" not in batch or batch["attention_mask"].ndim == 4
+        assert ("attention_mask" in batch) == (name in ("mask", "flex"))
+        assert name != "mask" or batch["attention_mask"].shape == (1, 1, 38, 38)
+    assert cloison.collate(BLOCKS, kernel="mask", mask_dtype=torch.bfloat16)["attention_mask"].dtype == torch.bfloat16
+    with pytest.raises(InputError, match="one attention_mask"):
+        cloison.collate(BLOCKS, kernel=("mask", "flex"))
+
+
+@pytest.mark.slow
+def test_flex_attention_of_transformers_takes_the_block_mask() -> None:
+    model = _llama(attn_implementation="flex_attention")
+    with torch.no_grad():
+        packed = model(**hf.rows(BLOCKS, kernel="flex")).logits
+    seg = Segments.from_lengths([block.segments.seq_lengths for block in BLOCKS], 24)
+    assert _largest_difference(packed, _alone(_llama(), BLOCKS), seg) < 1e-5
 
 
 @settings(max_examples=30, deadline=None)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from cloison.blocks import Block
 from cloison.errors import BoundaryError, InputError
+from cloison.forms.flex import block_mask
 from cloison.forms.joining import join, listed, segments_of
 from cloison.forms.linear import seq_idx
 from cloison.forms.tensors import tensor
@@ -31,10 +32,12 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
     "linear": ("cu_seq_lens",),
     "mamba": ("seq_idx",),
     "seq_idx": ("seq_idx",),
-    "mask": ("attention_mask",),
+    "flex": ("block_mask",),
+    "mask": ("dense_mask",),
 }
 """What each ``kernel`` adds: FlashAttention and linear attention read ``cu_seq_lens_q/k`` and ``max_length_q/k``, mamba and
-short-convolution kernels read ``seq_idx``, and "mask" is the dense 4-D additive mask for attention that knows nothing else."""
+short-convolution kernels read ``seq_idx``, "flex" is a ``BlockMask`` as ``attention_mask`` for flex attention, and "mask" the
+dense 4-D additive mask for attention that knows nothing else. These two replace a sliding window that the model has."""
 
 LossWeights = Literal["raise", "keep", "drop"]
 
@@ -47,6 +50,7 @@ def flat(
     pad_id: int = 0,
     position_start: int = 0,
     static: int | None = None,
+    mask_dtype: torch.dtype | None = None,
     loss_weights: LossWeights = "raise",
     columns: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -61,6 +65,7 @@ def flat(
         position_start: the first position of every segment, ``padding_idx + 1`` in the RoBERTa family.
         static: a fixed number of segments for compiled kernels: ``cu_seq_lens_q/k`` always have ``static + 2`` entries (the
             last one repeats) and ``max_length_q/k`` is T.
+        mask_dtype: of the mask of kernel="mask": the model's; None: float32.
         loss_weights: what to do where a block has weights, which no model of transformers reads: "raise", "keep" (a key
             ``loss_weights`` float32 [1, T], to be taken out before the model is called, see `cloison.losses`), or "drop".
         columns: names of token columns to add, [1, T] each.
@@ -69,7 +74,7 @@ def flat(
         ``input_ids``, ``labels`` (same index, -100 where not a target), ``position_ids``: int64 [1, T]; ``use_cache`` False.
         "flash" and "linear" add ``cu_seq_lens_q`` and ``cu_seq_lens_k`` (int32 [segments + 1]) and ``max_length_q`` and
         ``max_length_k`` (Python integers); "mamba" and "seq_idx" add ``seq_idx`` (int32 [1, T], from 0); "mask" adds
-        ``attention_mask`` (float32 [1, 1, T, T], 0 or the smallest float). No other mask is ever sent.
+        ``attention_mask`` ([1, 1, T, T], 0 or the smallest float) and "flex" one (a BlockMask). No other mask is ever sent.
 
     Raises:
         InputError: an unknown kernel, no blocks, weights that nobody asked for, a column that a block lacks.
@@ -84,7 +89,7 @@ def flat(
         raise InputError("pad_to_multiple_of must be at least 1.", f"It is {pad_to_multiple_of}.", "Pass 1 for no padding.")
     block = join(blocks)
     width = -(-block.num_tokens // pad_to_multiple_of) * pad_to_multiple_of
-    return _batch([block], width, kernel, pad_id, position_start, static, loss_weights, columns)
+    return _batch([block], width, kernel, pad_id, position_start, static, mask_dtype, loss_weights, columns)
 
 
 collate = flat
@@ -98,6 +103,7 @@ def rows(
     pad_id: int = 0,
     position_start: int = 0,
     static: int | None = None,
+    mask_dtype: torch.dtype | None = None,
     loss_weights: LossWeights = "raise",
     columns: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -105,7 +111,7 @@ def rows(
 
     Args:
         capacity: T; None: the capacity that the blocks were packed with.
-        kernel, pad_id, position_start, static, loss_weights, columns: as in `flat`. ``cu_seq_lens`` run over the flattened
+        kernel and all others: as in `flat`. ``cu_seq_lens`` run over the flattened
             [B * T] with each row's padding as a segment; ``seq_idx`` restarts in each row.
 
     Returns:
@@ -117,14 +123,19 @@ def rows(
     parts = listed(blocks)
     if capacity is None:
         capacity = max(part.segments.width for part in parts)
-    return _batch(parts, capacity, kernel, pad_id, position_start, static, loss_weights, columns)
+    return _batch(parts, capacity, kernel, pad_id, position_start, static, mask_dtype, loss_weights, columns)
 
 
-def kernel_arguments(segments: Segments, kernel: str | Sequence[str] | None, static: int | None = None) -> dict[str, Any]:
+def kernel_arguments(
+    segments: Segments,
+    kernel: str | Sequence[str] | None,
+    static: int | None = None,
+    mask_dtype: torch.dtype | None = None,
+) -> dict[str, Any]:
     """Return what ``kernel`` (see `KERNELS`) adds to a batch over ``segments``; an empty dict for None.
 
     Raises:
-        InputError: an unknown kernel.
+        InputError: an unknown kernel, or two that both set ``attention_mask``.
     """
     names = [kernel] if isinstance(kernel, str) else list(kernel or ())
     unknown = [name for name in names if name not in KERNELS]
@@ -144,8 +155,12 @@ def kernel_arguments(segments: Segments, kernel: str | Sequence[str] | None, sta
         out["max_length_q"] = out["max_length_k"] = longest
     if "seq_idx" in wanted:
         out["seq_idx"] = seq_idx(segments)
-    if "attention_mask" in wanted:
-        out["attention_mask"] = mask4d(segments)
+    if {"dense_mask", "block_mask"} <= wanted:
+        raise InputError("a model takes one attention_mask.", "kernel names both flex and mask.", "Pick one of them.")
+    if "dense_mask" in wanted:
+        out["attention_mask"] = mask4d(segments, mask_dtype)
+    if "block_mask" in wanted:
+        out["attention_mask"] = block_mask(segments)
     return out
 
 
@@ -238,11 +253,12 @@ def _batch(
     pad_id: int,
     position_start: int,
     static: int | None,
+    mask_dtype: torch.dtype | None,
     loss_weights: LossWeights,
     columns: Sequence[str],
 ) -> dict[str, Any]:
     segments = segments_of(blocks, width)
-    added = kernel_arguments(segments, kernel, static)
+    added = kernel_arguments(segments, kernel, static, mask_dtype)
     batch: dict[str, Any] = {
         "input_ids": tensor(_padded([block.input_ids for block in blocks], width, pad_id), np.int64),
         "labels": tensor(_padded([block.labels for block in blocks], width, IGNORE), np.int64),
