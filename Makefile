@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo story test lint docs atlas campaign bench
+.PHONY: help demo story test lint docs atlas campaign foreign bench
 
 help:           ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):[^#]*## /make \1\t/' | expand -t 16
@@ -40,6 +40,9 @@ atlas: $(VENV)/.ready ## what every causal-LM type does with packed input, and w
 
 campaign: $(VENV)/.ready ## kill the main job a hundred times, and compare the bytes
 	$(BIN)/python tests/campaign_kill.py --runs 100
+
+foreign: $(VENV)/.ready ## exports read by the real libraries, each in an environment of its own
+	$(BIN)/python tests/campaign_foreign.py
 
 bench: $(VENV)/.ready ## every benchmark, each beside its peer in one run
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -38,7 +38,7 @@ def write(packed: Packed, folder: Path, pad_token_id: int) -> list[Path]:
         path = folder / f"train-{index:05d}.parquet"
         with (
             replacing(path) as part,
-            pq.ParquetWriter(part, layout, compression="zstd", compression_level=1, use_dictionary=False) as writer,
+            pq.ParquetWriter(part, layout, compression="snappy", use_dictionary=False) as writer,
         ):
             for rows in pieces(packed, shard):
                 group = max(1, (1 << 17) // packed.capacity)

@@ -47,7 +47,7 @@ def write(packed: Packed, folder: Path, pad_token_id: int) -> list[Path]:
     most = longest = 0
     shortest = packed.capacity
     held: list[Any] = []
-    with replacing(path) as part, pq.ParquetWriter(part, layout, compression="zstd", compression_level=1) as writer:
+    with replacing(path) as part, pq.ParquetWriter(part, layout, compression="snappy", use_dictionary=False) as writer:
         for shard in packed.manifest.shards:
             for rows in pieces(packed, shard):
                 held.append(_table(rows, layout))

@@ -34,7 +34,7 @@ def write(packed: Packed, folder: Path, pad_token_id: int) -> list[Path]:
         with (
             pq.ParquetFile(packed.path / shard.name, memory_map=True) as source,
             replacing(path) as part,
-            pq.ParquetWriter(part, layout, compression="zstd", compression_level=1, use_dictionary=False) as writer,
+            pq.ParquetWriter(part, layout, compression="snappy", use_dictionary=False) as writer,
         ):
             for group in range(source.num_row_groups):
                 writer.write_table(source.read_row_group(group, columns=_COLUMNS).select(_COLUMNS).cast(layout))
