@@ -116,7 +116,7 @@ class Guard(TrainerCallback):
             try:
                 truth = truth_of(call, row_lengths=rows, samples=samples, ends=self._known.ends, packed=self._known.packed)
                 setup = live_setup(model, sites(model), call, truth, seed=self._seed, notes=notes, step=lockstep)
-                verdict = isolate(setup, truth, full=False, sure=self._known.packed).verdicts[0]
+                verdict = isolate(setup, truth, full=False, sure=self._known.packed or truth.declared).verdicts[0]
             except FAILURES as error:
                 verdict = Verdict("isolation", "error", f"{type(error).__name__}: {error}")
         if verdict.status == "leak" and verdict.evidence["size"] < COUPLED and _has_experts(model):

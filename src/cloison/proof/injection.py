@@ -20,6 +20,9 @@ __all__ = ["install"]
 _HOOKS: dict[str, Callable[[ModuleType], None]] = {}
 """Module name to what is done to it when it has been imported; filled at the end of this file."""
 
+_in_trainer: list[Any] = []
+"""The trainer that is training, if there is one."""
+
 _unpacked: list[Any] = []
 """Data sets as they were before TRL cut them into rows of equal length, which loses where samples begin."""
 
@@ -60,6 +63,7 @@ def _audit_trainer(module: ModuleType) -> None:
         for callback in list(self.callback_handler.callbacks):
             if type(callback).__module__.startswith("transformers.integrations"):
                 self.remove_callback(callback)  # a rehearsal is no run to report
+        _in_trainer.append(self)
         self.add_callback(_stopping_audit(_samples_of(self)))
         return train(self, *args, **kwargs)
 
@@ -107,5 +111,45 @@ def _write(plain: dict[str, Any]) -> None:
     os.replace(path + ".part", path)
 
 
+def _audit_loops(module: ModuleType) -> None:
+    """Watch the first step of a loop without a trainer: the outermost module that is called with ids, until ``backward``.
+
+    Where a trainer of transformers comes along it takes over: it knows its data and its loss.
+    """
+    torch: Any = module
+    call, backward = torch.nn.Module.__call__, torch.Tensor.backward
+    watching: list[Any] = []
+
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not watching and not _in_trainer and torch.is_grad_enabled() and _has_ids(torch, args, kwargs):
+            watching.append(None)  # not the modules inside
+            from cloison.proof.watch import watch
+
+            watching[0] = watch(self)
+            watching[0].__enter__()
+        return call(self, *args, **kwargs)
+
+    def backwards(self: Any, *args: Any, **kwargs: Any) -> Any:
+        out = backward(self, *args, **kwargs)
+        if watching and not _in_trainer:
+            from cloison.proof.ranks import world
+
+            torch.nn.Module.__call__, torch.Tensor.backward = call, backward
+            watching[0].__exit__(None, None, None)
+            report = watching[0].report
+            if world()[0] == 0:
+                _write(report.to_dict())
+            raise SystemExit(0)
+        return out
+
+    torch.nn.Module.__call__, torch.Tensor.backward = called, backwards
+
+
+def _has_ids(torch: Any, args: Any, kwargs: Any) -> bool:
+    ids = kwargs.get("input_ids", args[0] if args else None)
+    return isinstance(ids, torch.Tensor) and ids.dim() == 2 and not ids.is_floating_point() and ids.shape[1] > 1
+
+
+_HOOKS["torch"] = _audit_loops
 _HOOKS["transformers.trainer"] = _audit_trainer
 _HOOKS["trl.trainer.sft_trainer"] = _keep_unpacked

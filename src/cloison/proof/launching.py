@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from cloison.findings import Finding
 from cloison.proof.report import Verdict, VerifyReport
 
 __all__ = ["Launched", "launch"]
+
+_STANDARD_ERROR = 2
 
 _INJECTED = Path(__file__).parent / "injected"
 
@@ -42,7 +43,8 @@ def launch(command: Sequence[str], *, timeout_s: float | None = None, env: Mappi
     """Run ``command`` up to the end of its first training step, and return what the audit of that step says.
 
     The command is not changed: its Python (and every Python that it starts) is told by PYTHONPATH to audit the trainers of
-    transformers and TRL when they are imported, and to end after one step. Nothing is saved and no run is reported. Its output
+    transformers and TRL when they are imported (and else the first module that is called with ids, up to its ``backward``, as
+    `watch` does), and to end after one step. Nothing is saved and no run is reported. Its output
     goes to standard error.
 
     Args:
@@ -73,7 +75,7 @@ def launch(command: Sequence[str], *, timeout_s: float | None = None, env: Mappi
 
 def _run(command: list[str], env: dict[str, str], timeout_s: float | None) -> int:
     try:
-        process = subprocess.Popen(command, env=env, stdout=sys.stderr.fileno(), start_new_session=True)
+        process = subprocess.Popen(command, env=env, stdout=_STANDARD_ERROR, start_new_session=True)
     except OSError as error:
         raise InputError(f"the command {command[0]!r} must start.", f"{error.strerror}.", "Check its path.") from error
     try:
@@ -106,8 +108,8 @@ def _no_step(command: Sequence[str], status: int, missing: str) -> None:
     ended = "ran out of time" if status == -signal.SIGKILL else f"ended with status {status}"
     raise InputError(
         f"{said} must reach a training step.",
-        f"It {ended} before the first step of a transformers Trainer (TRL's and axolotl's are) was through.",
-        "Read its output above. For a loop of your own use cloison.watch(model).",
+        f"It {ended} before a first step, of a transformers Trainer (TRL's and axolotl's are) or of a torch loop, was through.",
+        "Read its output above. A loop of your own can use cloison.watch(model) itself.",
     )
 
 

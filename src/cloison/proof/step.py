@@ -124,7 +124,7 @@ class StepAudit:
             self._verdicts.append(Verdict("isolation", "not tested", "no call of the model passed input_ids"))
             return
         truth = self._truth(call)
-        sure = self.known.packed
+        sure = self.known.packed or truth.declared
         if first:
             notes = self._isolate(model, call, modes, truth, sure)
             self._findings += [*say.notes_said(replace(notes, dropout=0.0)), *_dropout(notes), *_contract(call, truth)]
@@ -306,7 +306,9 @@ def targets_verdict(read: list[tuple[Reading, Truth]], findings: list[Finding]) 
         "labels": "known" if truth.labels is not None else "not known: nothing says which tokens are prompts",
         "findings": bad,
     }
-    said = f"{total} targets read from the {reading.shape.name} loss by substituting the {reading.place}"
+    real = reading.place.startswith("real ")
+    how = f"from the gradient at the {reading.place}" if real else f"by substituting the {reading.place}"
+    said = f"{total} targets read from the {reading.shape.name} loss {how.replace('the hidden', 'the last hidden state')}"
     said += "" if not bad else f": {', '.join(bad)}"
     if reading.shape.terms:
         said += f"; beside it {', '.join(reading.shape.terms)}"

@@ -37,6 +37,8 @@ class Truth:
             nothing is known.
         ends: ids that end a text or a turn.
         padding_known: whether the zeros of ``segment_ids`` are known to be padding.
+        declared: whether the batch itself says that its rows hold several samples (positions restart, and no 2-D mask says
+            that this is padding): where they begin is a guess, that they do is not.
     """
 
     segment_ids: npt.NDArray[np.int32]
@@ -45,6 +47,7 @@ class Truth:
     labels: npt.NDArray[np.int64] | None = None
     ends: frozenset[int] = field(default_factory=frozenset)
     padding_known: bool = True
+    declared: bool = False
 
     @property
     def segments(self) -> Segments:
@@ -283,7 +286,8 @@ def _guessed(batch: Mapping[str, Any], ids: npt.NDArray[np.int64], ends: frozens
         starts[:, 1:] = np.diff(array, axis=1) != 1
         found = np.where(valid, np.cumsum(starts, axis=1), 0).astype(np.int32)
         if (found > 1).any() or not (packed and ends):
-            return Truth(found, "positions that restart (a guess)", guessed=True, ends=ends, padding_known=known)
+            declared = bool((found > 1).any()) and not known
+            return Truth(found, "positions that restart (a guess)", True, None, ends, known, declared)
     if packed and ends:
         starts = np.zeros(ids.shape, bool)
         starts[:, 0] = True

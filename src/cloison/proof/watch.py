@@ -134,7 +134,7 @@ class Watch:
             shape = _shape_of(
                 fit, lambda rows: shape_from_hidden(flat, values, weight.detach(), bias, factor, fit.tokens, rows), grad
             )
-        return _as_reading(fit, grad, self._calls, seen.place, shape)
+        return _as_reading(fit, grad, self._calls, f"real {seen.place}", shape)
 
 
 class _Seen:
