@@ -14,7 +14,7 @@ from cloison.errors import InputError
 from cloison.spec import Order, Overflow, PackSpec
 from cloison.view.outcome import Outcome
 from cloison.view.progress import ProgressLine
-from cloison.view.spec_options import add_source_arguments
+from cloison.view.spec_options import add_source_arguments, pairs
 
 __all__ = ["add_arguments", "run"]
 
@@ -79,8 +79,7 @@ def _lengths(args: Namespace, capacity: int, progress: Any) -> npt.NDArray[Any]:
     from cloison.packing.tokens import ensure_tokens
     from cloison.view.pack_command import default_workers
 
-    pairs = dict(word.partition("=")[::2] for word in args.columns or ())
-    spec = PackSpec(capacity=capacity, columns=pairs)
+    spec = PackSpec(capacity=capacity, columns=pairs(args.columns or (), "--columns"))
     with tempfile.TemporaryDirectory(prefix="cloison-") as scratch:
         tokens = ensure_tokens(
             args.source,

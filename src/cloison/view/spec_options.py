@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any, get_args
 from cloison.errors import InputError
 from cloison.spec import AppendEos, OnEmpty, Order, Overflow, PackSpec, TrainOn
 
-__all__ = ["add_source_arguments", "add_spec_arguments", "spec_from"]
+__all__ = ["add_source_arguments", "add_spec_arguments", "pairs", "spec_from"]
+
+_PARTS = re.compile(r",(?=[A-Za-z_]\w*=)")
+"""A comma before the next NAME= parts two pairs; a comma inside a value does not."""
 
 _FLAGS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("policy", {"help": "how samples are put into blocks (default: look_ahead)"}),
@@ -66,9 +70,9 @@ def spec_from(args: Namespace) -> PackSpec:
     names = ["capacity", "split_prompts", "carry", *(name.replace("-", "_") for name, _ in _FLAGS)]
     plain |= {name: value for name in names if (value := getattr(args, name)) is not None}
     if args.columns:
-        plain["columns"] = {**plain.get("columns", {}), **_pairs(args.columns, "--columns")}
+        plain["columns"] = {**plain.get("columns", {}), **pairs(args.columns, "--columns")}
     if args.template_option:
-        given = {name: _json_or_text(value) for name, value in _pairs(args.template_option, "--template-option").items()}
+        given = {name: _json_or_text(value) for name, value in pairs(args.template_option, "--template-option").items()}
         plain["template_options"] = {**plain.get("template_options", {}), **given}
     if args.chat_template is not None:
         try:
@@ -80,9 +84,14 @@ def spec_from(args: Namespace) -> PackSpec:
     return PackSpec.from_dict(plain)
 
 
-def _pairs(words: Sequence[str], option: str) -> dict[str, str]:
+def pairs(words: Sequence[str], option: str) -> dict[str, str]:
+    """Return the names and values of words like ``prompt=question``, several in one word where commas part them.
+
+    Raises:
+        InputError: a word of another form.
+    """
     out = {}
-    for word in words:
+    for word in (part for word in words for part in _PARTS.split(word)):
         name, equals, value = word.partition("=")
         if not (name and equals):
             raise InputError(f"{option} takes NAME=VALUE.", f"{word!r} is not of that form.", f"Write {option} name=value.")
