@@ -91,7 +91,7 @@ def pairs(words: Sequence[str], option: str) -> dict[str, str]:
         InputError: a word of another form.
     """
     out = {}
-    for word in (part for word in words for part in _PARTS.split(word)):
+    for word in (part for given in words for part in _PARTS.split(given)):
         name, equals, value = word.partition("=")
         if not (name and equals):
             raise InputError(f"{option} takes NAME=VALUE.", f"{word!r} is not of that form.", f"Write {option} name=value.")
