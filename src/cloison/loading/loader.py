@@ -95,16 +95,24 @@ class Loader:
         shuffle: bool,
         prefetch: int,
     ) -> None:
-        if not 0 <= rank < deal.world_size:
-            raise InputError(f"rank must be 0 .. {deal.world_size - 1}.", f"It is {rank}.", "Check the launcher.")
-        if micro_batches < 1 or deal.blocks_per_step % micro_batches:
+        if not _integer(rank) or not 0 <= rank < deal.world_size:
+            raise InputError(f"rank must be 0 .. {deal.world_size - 1}.", f"It is {rank!r}.", "Check the launcher.")
+        if not _integer(micro_batches) or micro_batches < 1 or deal.blocks_per_step % micro_batches:
             raise InputError(
-                f"micro_batches must divide blocks_per_step = {deal.blocks_per_step}.", f"It is {micro_batches}.", "Change one."
+                f"micro_batches must divide blocks_per_step = {deal.blocks_per_step}.", f"It is {micro_batches!r}.", "Change one."
             )
+        if not _integer(seed) or seed < 0:
+            raise InputError("seed must be an integer of 0 or more.", f"It is {seed!r}.", "Pass the same one on every rank.")
+        if not _integer(prefetch) or prefetch < 0:
+            raise InputError("prefetch must be 0 or more batches.", f"It is {prefetch!r}.", "Pass 0 for none.")
         if len(source) == 0:
             raise InputError("a loader needs at least one block.", "The data set has none.", "Pack something first.")
-        if prefetch < 0:
-            raise InputError("prefetch must be 0 or more batches.", f"It is {prefetch}.", "Pass 0 for none.")
+        if deal.last == "drop" and len(source) < deal.step_blocks:
+            raise InputError(
+                f"a step of {deal.world_size} ranks x {deal.blocks_per_step} blocks takes {deal.step_blocks} blocks.",
+                f"The data set has {len(source)}, so that no step would be left of an epoch.",
+                'Pass last="fill", or fewer blocks a step.',
+            )
         self.deal, self.rank, self.seed = deal, rank, seed
         self.epoch = 0
         self._base, self._collate = source, collate
@@ -170,10 +178,18 @@ class Loader:
         """Yield the batches that are left of this epoch, then move to the next epoch."""
         if not self.remaining:
             self.set_epoch(self.epoch + 1)
-        for batch in self._ahead(self._done, self._course.steps * self._micro_batches):
+        course = self._course
+        for number, batch in enumerate(self._ahead(self._done, course.steps * self._micro_batches), self._done):
+            if self._course is not course or self._done != number:
+                raise InputError(
+                    "one iteration at a time moves a loader.",
+                    "It was moved (skip, set_epoch, load_state_dict, or another iteration) while this one was under way.",
+                    "Begin a new iteration: it goes on where the loader is.",
+                )
             self._done += 1
             yield batch
-        self.set_epoch(self.epoch + 1)
+        if self._course is course:
+            self.set_epoch(self.epoch + 1)
 
     def _ahead(self, start: int, stop: int) -> Iterator[Any]:
         if self._prefetch == 0:
@@ -196,11 +212,15 @@ class Loader:
     # ------------------------------------------------------------------ state
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of ``epoch``."""
-        if epoch < 0:
-            raise InputError("epoch must be 0 or more.", f"It is {epoch}.", "Count from 0.")
-        self.epoch, self._history, self._done = epoch, [], 0
-        self._enter()
+        """Go to the beginning of ``epoch``; the present one keeps its place.
+
+        Trainers call this before every epoch, also when they resume in the middle of one.
+        """
+        if not _integer(epoch) or epoch < 0:
+            raise InputError("epoch must be 0 or more.", f"It is {epoch!r}.", "Count from 0.")
+        if epoch != self.epoch:
+            self.epoch, self._history, self._done = epoch, [], 0
+            self._enter()
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this loader is, as small plain data (JSON): equal on all ranks that have had as many batches."""
@@ -266,3 +286,7 @@ class Loader:
             cost = Cost(self.deal.per_token, self.deal.per_square, self.deal.fixed)
             self._block_costs = block_costs(cost, self._source.segments())
         return self._block_costs[blocks]
+
+
+def _integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

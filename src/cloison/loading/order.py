@@ -17,6 +17,9 @@ from cloison.planning.bijection import derive, permutation
 
 __all__ = ["Order"]
 
+_ORDER, _BUCKET = 11, 12
+"""Labels of the keys: planning derives keys of its own from a seed that is often the same, and the two shall not agree."""
+
 
 @dataclass(frozen=True)
 class Order:
@@ -48,7 +51,7 @@ class Order:
         if not self.shuffle:
             return np.arange(start, stop, dtype=np.int64)
         if self.group == 1:
-            return permutation(self.num_blocks, derive(self.seed, self.epoch), start, stop).astype(np.int64)
+            return permutation(self.num_blocks, derive(self.seed, _ORDER, self.epoch), start, stop).astype(np.int64)
         edges = self._bucket_edges
         first, last = (int(np.searchsorted(edges, place, side="right")) - 1 for place in (start, stop - 1))
         found = np.concatenate([self._bucket(index) for index in range(first, last + 1)])
@@ -57,7 +60,7 @@ class Order:
     @cached_property
     def _groups(self) -> npt.NDArray[np.int64]:
         count = -(-self.num_blocks // self.group)
-        return permutation(count, derive(self.seed, self.epoch)).astype(np.int64)
+        return permutation(count, derive(self.seed, _ORDER, self.epoch)).astype(np.int64)
 
     @cached_property
     def _bucket_edges(self) -> npt.NDArray[np.int64]:
@@ -71,5 +74,6 @@ class Order:
         groups = self._groups[index * self.bucket_groups : (index + 1) * self.bucket_groups]
         blocks = (groups[:, None] * self.group + np.arange(self.group)).reshape(-1)
         blocks = blocks[blocks < self.num_blocks]
-        found: npt.NDArray[np.int64] = blocks[permutation(blocks.size, derive(self.seed, self.epoch, index)).astype(np.int64)]
+        key = derive(self.seed, _BUCKET, self.epoch, index)
+        found: npt.NDArray[np.int64] = blocks[permutation(blocks.size, key).astype(np.int64)]
         return found
