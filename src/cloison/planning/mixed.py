@@ -11,7 +11,7 @@ Where a look-ahead is tight by itself (heavy tails: short samples fill every blo
 
 What it gives up: up to 0.1 % of utilization against the best known. Where lengths leave few ways to fill a block (uniform on a
 fifth to a half of the capacity), full blocks are more alike than random ones, and the share lies below random by force.
-Figures for each distribution: `benchmarks/planning_mixed.py`. Cost: that of `optimal`, and once more.
+Figures for each distribution: `benchmarks/planning_quality.py`. Cost: that of `optimal`, and once more.
 """
 
 from __future__ import annotations
