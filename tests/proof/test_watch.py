@@ -152,6 +152,20 @@ def test_wrong_use() -> None:
         cloison.watch("model")
 
 
+def test_a_model_that_is_sure_is_not_accused() -> None:
+    model = tiny_model("llama")[0]
+    optimizer = torch.optim.Adam(model.parameters(), 3e-2)
+    for _ in range(150):
+        optimizer.zero_grad()
+        step(model)
+        optimizer.step()
+    samples = [[11, 12, 13, 14], [21, 22, 23]]
+    known = [{"input_ids": ids, "labels": [-100, *ids[1:]]} for ids in samples]
+    with cloison.watch(model, samples=known) as w:
+        assert float(step(model)) < 1e-4
+    assert errors(w.report) == [] and "unseen_targets" in [f.kind for f in w.report.findings]
+
+
 def test_too_confident_targets_are_not_called_untrained() -> None:
     """Reading at real logits has a blind spot that substitution has not: p = 1 sends no gradient."""
     from cloison.proof.fit import from_logits, from_real_logits

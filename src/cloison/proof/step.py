@@ -81,6 +81,7 @@ class StepAudit:
     _findings: list[Finding] = field(default_factory=list)
     _verdicts: list[Verdict] = field(default_factory=list)
     _form: str = "cross entropy"
+    _unseen: bool = False
     _counts: Throughput = field(default_factory=Throughput)
     _isolated: Isolated | None = None
     _certificate: Mapping[str, Any] = field(default_factory=dict)
@@ -124,22 +125,24 @@ class StepAudit:
             self._verdicts.append(Verdict("isolation", "not tested", "no call of the model passed input_ids"))
             return
         truth = self._truth(call)
-        sure = self.known.packed or truth.declared
+        packed = self.known.packed or truth.declared
         if first:
-            notes = self._isolate(model, call, modes, truth, sure)
+            notes = self._isolate(model, call, modes, truth, packed)
             self._findings += [*say.notes_said(replace(notes, dropout=0.0)), *_dropout(notes), *_contract(call, truth)]
         if reading is None:
             return
         self._targets.append((reading, truth))
         ids = batch_rows(call["input_ids"])
-        found = target_findings(ids, reading, truth, sure=sure)
+        found = target_findings(ids, reading, truth, sure=packed)
         self._findings += found
         trained = reading.tokens != NOTHING
         self._form = reading.shape.name if first else self._form
         smoothing = self._targets[0][0].shape.smoothing if reading.shape.name == UNNAMED else 0.0
         rank, _ = world()
-        numbers = _sample_numbers(truth)[trained]
-        self._parts.append(StepWeights(reading.weights[trained] / (1 - smoothing), numbers, rank, reading.precision))
+        sure = trained if reading.unseen is None else trained & ~reading.unseen
+        self._unseen |= reading.unseen is not None and bool(reading.unseen.any())
+        numbers = _sample_numbers(truth)[sure]
+        self._parts.append(StepWeights(reading.weights[sure] / (1 - smoothing), numbers, rank, reading.precision))
         self._counts += counted(truth, int(trained.sum()))
 
     def _read(self, read: Callable[[], Reading]) -> Reading | None:
@@ -208,7 +211,9 @@ class StepAudit:
         mine = _Share(verdicts, _merged(findings), influence, self._parts, self._counts, self._form)
         shares: list[_Share] = [pickle.loads(blob) for blob in gathered(pickle.dumps(mine))]
         parts = [part for share in shares for part in share.parts]
-        explained = any(f.kind in _TARGET_KINDS and f.severity == "error" for share in shares for f in share.findings)
+        explained = self._unseen or any(
+            f.kind in _TARGET_KINDS and f.severity == "error" for share in shares for f in share.findings
+        )
         weighed, wrong = weights_verdict(weigh(parts, ranks), self.claim, form=shares[0].form, explained=explained)
         counts = sum((share.counts for share in shares), Throughput())
         chosen, matrix = _worst(shares)

@@ -33,6 +33,11 @@ class _View:
     inside: npt.NDArray[np.bool_]  # the next position is of the same segment
     guess: str
 
+    @property
+    def unseen(self) -> npt.NDArray[np.bool_]:
+        """Where nothing can be told."""
+        return np.zeros(self.ids.shape, bool) if self.reading.unseen is None else self.reading.unseen
+
     def severity(self) -> Any:
         return "warning" if self.truth.guessed else "error"
 
@@ -69,7 +74,7 @@ def target_findings(ids: npt.NDArray[np.int64], reading: Reading, truth: Truth, 
         truth = Truth(truth.segment_ids, truth.source, False, truth.labels, truth.ends, truth.padding_known)
     view = _View(ids, reading, truth, trained, following, inside, guess)
     if not trained.any():
-        return [_nothing(view)]
+        return list(_unseen(view)) if view.unseen.any() else [_nothing(view)]
     if reading.shape.name == "soft targets":
         return [
             Finding(
@@ -173,7 +178,7 @@ def _expected(view: _View) -> Iterator[Finding]:
             "Carry the samples' labels (or completion_mask, assistant_masks) through packing and collating.",
             view.where(extra),
         )
-    missing = known & (wanted != IGNORE) & ~view.trained
+    missing = known & (wanted != IGNORE) & ~view.trained & ~view.unseen
     if not missing.any():
         return
     ends = view.inside & np.isin(view.following, list(view.truth.ends))
@@ -214,7 +219,7 @@ def _terminators(view: _View) -> Iterator[Finding]:
         return
     is_end = np.isin(view.following, list(view.truth.ends)) & view.inside
     wanted = np.zeros(view.ids.shape, bool)
-    wanted[:, 1:] = is_end[:, 1:] & view.trained[:, :-1]
+    wanted[:, 1:] = is_end[:, 1:] & view.trained[:, :-1] & ~view.unseen[:, 1:]
     if wanted.any() and not (view.trained & is_end).any():
         yield _never_stops(view, wanted)
 
@@ -267,6 +272,7 @@ def _shape(view: _View) -> Iterator[Finding]:
             "",
             view.where(negative),
         )
+    yield from _unseen(view)
     tied = view.trained & (view.reading.ties > 0)
     if tied.any():
         yield Finding(
@@ -275,6 +281,18 @@ def _shape(view: _View) -> Iterator[Finding]:
             f"{int(tied.sum())} targets cannot be told from others: their rows of the head are identical.",
             "",
             view.where(tied),
+        )
+
+
+def _unseen(view: _View) -> Iterator[Finding]:
+    if view.unseen.any():
+        yield Finding(
+            "unseen_targets",
+            "note",
+            f"At {int(view.unseen.sum())} positions the model was so sure of a token that its gradient does not tell what is "
+            "trained there.",
+            "Audit with a trainer callback or read_targets: substituted logits have no such blind spot.",
+            view.where(view.unseen),
         )
 
 

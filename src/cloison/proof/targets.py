@@ -69,6 +69,8 @@ class Reading:
         auxiliary: float64 [B, T], the gradient (a norm a position) of losses that do not go through the logits, or None where
             there is none.
         calls: the keyword arguments of the model's calls during the step.
+        unseen: bool [B, T], where the model was so sure of a token that a real gradient says nothing of the target; None after
+            substitution, which has no such blind spot.
     """
 
     tokens: npt.NDArray[np.int64]
@@ -81,6 +83,7 @@ class Reading:
     loss: float = 0.0
     auxiliary: npt.NDArray[np.float64] | None = None
     calls: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    unseen: npt.NDArray[np.bool_] | None = None
 
     @property
     def num_targets(self) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cloison.errors import InputError, require
 from cloison.proof.fit import NOTHING, Fit, from_real_hidden, from_real_logits, shape_from_hidden, shape_from_logits
@@ -18,6 +20,9 @@ from cloison.proof.truth import SampleIndex
 from cloison.proof.weights import Claim
 
 __all__ = ["Watch", "watch"]
+
+SURE = 0.9999
+"""A probability above which what is left of a gradient is mostly rounding."""
 
 
 def watch(
@@ -121,7 +126,8 @@ class Watch:
         flat, values = grad.reshape(-1, grad.shape[-1]), seen.value.reshape(-1, grad.shape[-1])
         if seen.place != "hidden":
             scale = _scale(self._seen, seen)
-            fit = from_real_logits(flat / scale, values * scale)
+            surest = (values * scale).double().softmax(1).amax(1).cpu().numpy() > SURE
+            fit = _told(from_real_logits(flat / scale, values * scale), surest)
             shape = _shape_of(fit, lambda rows: shape_from_logits(flat / scale, values * scale, fit.tokens, rows), grad)
         else:
             head = self._site.head
@@ -134,7 +140,16 @@ class Watch:
             shape = _shape_of(
                 fit, lambda rows: shape_from_hidden(flat, values, weight.detach(), bias, factor, fit.tokens, rows), grad
             )
-        return _as_reading(fit, grad, self._calls, f"real {seen.place}", shape)
+        found = _as_reading(fit, grad, self._calls, f"real {seen.place}", shape)
+        if seen.place == "hidden":
+            return found
+        return replace(found, unseen=rows_of(surest, grad, found.tokens.shape, False))
+
+
+def _told(fit: Fit, surest: npt.NDArray[np.bool_]) -> Fit:
+    """Return ``fit`` without the rows of which a gradient tells nothing."""
+    fit.tokens[surest], fit.weights[surest], fit.runners_up[surest] = NOTHING, 0.0, 0.0
+    return fit
 
 
 class _Seen:
