@@ -105,7 +105,7 @@ def test_a_type_that_position_ids_do_not_isolate_is_refused_with_the_table():
 
 @pytest.mark.parametrize("name", ["cpmant", "prophetnet"])
 def test_a_model_that_looks_ahead_is_refused_unless_that_is_meant(name):
-    with pytest.raises(NotExactError, match="told its own targets"):
+    with pytest.raises(NotExactError, match="they see their targets"):
         adapt(built(name), show=False)
     assert adapt(built(name), bidirectional=True, show=False).way.rung in "fg"
 
@@ -327,7 +327,7 @@ def test_foreign_models(mixer, rung, detail):
 
 
 def test_a_foreign_model_with_statistics_over_time_looks_ahead():
-    with pytest.raises(NotExactError, match="told its own targets"):
+    with pytest.raises(NotExactError, match="they see their targets"):
         adapt(helpers.Foreign(helpers.TimeNormMixer), show=False)
 
 

@@ -77,8 +77,7 @@ def adapt(
     if ahead and not bidirectional:
         raise NotExactError(
             f"adapt makes causal models exact on packed blocks, and {type(model).__name__} is none.",
-            f"Alone, the first half of a sample moves by {ahead:.2g} standard deviations when its second half changes: "
-            "it is told its own targets.",
+            f"Alone, tokens of a sample move by {ahead:.2g} standard deviations when later ones change: they see their targets.",
             "Pass bidirectional=True if that is meant.",
         )
     if compiled(model):
