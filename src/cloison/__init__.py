@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cloison.formats.importing import import_tokens as import_tokens
     from cloison.forms.hf import collate as collate
     from cloison.ledger import Ledger as Ledger
+    from cloison.loading.anew import pair_anew as pair_anew
     from cloison.loading.loader import loader as loader
     from cloison.packing.job import pack as pack
     from cloison.packing.memory import pack_samples as pack_samples
@@ -71,6 +72,7 @@ _HOMES = {
     "import_tokens": "formats.importing",
     "open": "store.packed",
     "pack": "packing.job",
+    "pair_anew": "loading.anew",
     "pack_samples": "packing.memory",
     "merge_histograms": "planning.sharding",
     "plan": "planning.planner",

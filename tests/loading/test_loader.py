@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import cloison
 from cloison.blocks import Block
 from cloison.errors import ChangedError, InputError
-from cloison.planning.balancing import Cost
 from cloison.loading.loader import Loader
+from cloison.planning.balancing import Cost
 from cloison.segments import IGNORE
 
 
@@ -217,6 +217,11 @@ def test_states_that_do_not_fit_raise() -> None:
         ({"blocks_per_step": 3, "micro_batches": 2}, "micro_batches must divide"),
         ({"last": "pad"}, 'last must be "fill" or "drop"'),
         ({"prefetch": -1}, "prefetch must be"),
+        ({"seed": -1}, "seed must be"),
+        ({"seed": True}, "seed must be"),
+        ({"rank": 0.0}, "rank must be"),
+        ({"world_size": True}, "world_size must be"),
+        ({"last": "drop", "world_size": 2, "blocks_per_step": 3}, "no step would be left"),
     ],
 )
 def test_wrong_arguments_raise(options: dict[str, Any], match: str) -> None:
@@ -284,23 +289,45 @@ def test_resume_over_packed_blocks_in_a_fresh_process(packed: Any, tmp_path: Pat
     assert json.loads(out.stdout) == batches[5:]
 
 
-def test_new_pairings_each_epoch_from_the_token_store(packed: Any) -> None:
-    from cloison.packing.planned import plan_tokens
-    from cloison.packing.tokens import ensure_tokens
+# ---------------------------------------------------------------------- moving while it runs, and wrong states
 
-    source = packed.path.parent / "data.jsonl"
-    planned = plan_tokens(ensure_tokens([str(source)], packed.spec, packed.path.parent / "tokens"))
-    ranks = [cloison.loader(planned, list, blocks_per_step=2, rank=rank, world_size=2) for rank in (0, 1)]
-    companies = []
-    everything = {sample.input_ids.tobytes() for b in range(len(packed)) for sample in packed[b].samples()}
-    for _ in range(2):
-        blocks = [block for rank in ranks for batch in rank for block in batch if block.sample_ids[0] >= 0]
-        assert sorted(i for block in blocks for i in block.sample_ids.tolist()) == list(range(900))
-        assert {sample.input_ids.tobytes() for block in blocks for sample in block.samples()} == everything
-        companies.append({frozenset(block.sample_ids.tolist()) for block in blocks})
-    assert companies[0] == {frozenset(packed[b].sample_ids.tolist()) for b in range(len(packed))}
-    shared = [{company for company in one if len(company) > 1} for one in companies]
-    assert len(shared[0] & shared[1]) < 0.1 * len(shared[0])
+
+def test_the_present_epoch_keeps_its_place_when_a_trainer_names_it() -> None:
+    blocks = some_blocks(9)
+    whole = [ids(batch) for batch in make(blocks)]
+    loader = make(blocks)
+    loader.skip(4)
+    loader.set_epoch(0)
+    assert [ids(batch) for batch in loader] == whole[4:]
+
+
+def test_a_loader_that_is_moved_while_it_runs_says_so() -> None:
+    for move in (lambda one: one.skip(1), lambda one: one.set_epoch(3), lambda one: next(iter(one))):
+        loader = make(some_blocks(9), prefetch=2)
+        running = iter(loader)
+        next(running)
+        move(loader)
+        with pytest.raises(InputError, match="one iteration at a time"):
+            next(running)
+
+
+def test_a_filler_has_the_columns_of_the_blocks() -> None:
+    sample = cloison.Sample([3, 4, 5], loss_weights=[0, 1, 1], columns={"reward": np.array([1.0, 2.0, 3.0]), "source": "web"})
+    blocks = cloison.pack_samples([sample], capacity=4)
+    ranks = all_ranks(blocks, 2)
+    [[real], [dummy]] = [next(iter(rank)) for rank in ranks]
+    assert real.sample_ids.tolist() == [0]
+    assert (dummy.sample_ids.tolist(), dummy.input_ids.tolist(), dummy.labels.tolist()) == ([-1], [3], [IGNORE])
+    assert dummy.loss_weights is not None and dummy.loss_weights.tolist() == [0]
+    assert (set(dummy.token_columns), set(dummy.segment_columns)) == ({"reward"}, {"source"})
+    batches = [cloison.collate(part, loss_weights="keep", columns=["reward"]) for part in ([real], [dummy])]
+    assert batches[0].keys() == batches[1].keys()
+
+
+@pytest.mark.parametrize("state", [None, {}, [1], {"version": 1}, {"version": 1, "fingerprint": "x"}])
+def test_what_is_no_state_raises(state: Any) -> None:
+    with pytest.raises(InputError, match="a loader's state"):
+        make(some_blocks(3)).load_state_dict(state)
 
 
 # ---------------------------------------------------------------------- reported faults
@@ -377,3 +404,14 @@ def test_case_RES_02(cases: dict[str, dict[str, Any]]) -> None:
     resumed = make(blocks, shuffle=False)
     resumed.load_state_dict(loader.state_dict())
     assert int(next(iter(resumed))[0].sample_ids[0]) == case["expectation"]["next_sample"]
+
+
+def test_case_LEN_02(cases: dict[str, dict[str, Any]]) -> None:
+    case = cases["LEN-02"]
+    packs, world, size = (case["input"][key] for key in ("packs", "world", "micro_batch"))
+    ranks = all_ranks(some_blocks(packs), world, blocks_per_step=size)
+    given_out = [[block for batch in rank for block in ids(batch)] for rank in ranks]
+    assert [len(rank) for rank in ranks] == [1] * world
+    assert sorted(block for part in given_out for block in part) == [-1] * (world * size - packs) + list(range(packs))
+    with pytest.raises(InputError, match=f"has {packs}, so that no step"):
+        all_ranks(some_blocks(packs), world, blocks_per_step=size, last="drop")

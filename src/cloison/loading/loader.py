@@ -22,6 +22,8 @@ __all__ = ["Loader", "loader"]
 
 Collate = Callable[[list[Block]], Any]
 
+_STATE = ("fingerprint", "seed", "shuffle", "epoch", "history", "micro_batch")
+
 
 def loader(
     packed: Any,
@@ -44,8 +46,10 @@ def loader(
     agree without a word, all have the same number of batches, and each block comes once an epoch.
 
     Args:
-        packed: a packed data set (`cloison.open`), a planned token store (new pairings each epoch), or a list of blocks.
-        collate: makes a batch of a list of blocks; None: `cloison.collate`.
+        packed: a packed data set (`cloison.open`), the same with new pairings each epoch (`cloison.pair_anew`), or a list of
+            blocks.
+        collate: makes a batch of a list of blocks; None: `cloison.collate`; for an adapted model
+            ``adapter.collate``.
         blocks_per_step: blocks that each rank gets in a step.
         rank, world_size: of the process group; no group need exist.
         seed: of the order.
@@ -99,7 +103,9 @@ class Loader:
             raise InputError(f"rank must be 0 .. {deal.world_size - 1}.", f"It is {rank!r}.", "Check the launcher.")
         if not _integer(micro_batches) or micro_batches < 1 or deal.blocks_per_step % micro_batches:
             raise InputError(
-                f"micro_batches must divide blocks_per_step = {deal.blocks_per_step}.", f"It is {micro_batches!r}.", "Change one."
+                f"micro_batches must divide blocks_per_step = {deal.blocks_per_step}.",
+                f"It is {micro_batches!r}.",
+                "Change one.",
             )
         if not _integer(seed) or seed < 0:
             raise InputError("seed must be an integer of 0 or more.", f"It is {seed!r}.", "Pass the same one on every rank.")
@@ -166,7 +172,7 @@ class Loader:
 
     def blocks(self, batch: int) -> list[Block]:
         """Return the blocks of batch ``batch``."""
-        return [self._source[b] if b >= 0 else filler() for b in self.block_ids(batch).tolist()]
+        return [self._source[b] if b >= 0 else filler(self._source[0]) for b in self.block_ids(batch).tolist()]
 
     def __getitem__(self, batch: int) -> Any:
         """Return batch ``batch`` (0 is the first of the present course), collated, without moving on."""
@@ -243,10 +249,12 @@ class Loader:
             ChangedError: the state is of another data set.
             InputError: another seed or order, another version, or a step that was begun in other micro-batches.
         """
-        if state.get("version") != 1:
-            raise InputError(
-                "a loader's state has version 1.", f"It has {state.get('version')!r}.", "Use the writer's version."
-            )
+        if not isinstance(state, dict) or state.get("version") != 1:
+            found = f"version {state.get('version')!r}" if isinstance(state, dict) else f"a {type(state).__name__}"
+            raise InputError("a loader's state has version 1.", f"This is {found}.", "Pass what state_dict() gave.")
+        lacking = [name for name in _STATE if name not in state]
+        if lacking:
+            raise InputError("a loader's state is whole.", f"{lacking[0]} is missing.", "Pass what state_dict() gave.")
         if state["fingerprint"] != self._base.fingerprint:
             raise ChangedError(
                 f"the state must be of this data set, {self._base.fingerprint[:16]}...",

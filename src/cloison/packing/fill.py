@@ -23,7 +23,7 @@ from cloison.store.files import read_json, write_json
 from cloison.store.shards import blocks_per_group, shard_name, write_shard
 from cloison.store.tokens import TokenStore, open_token_store
 
-__all__ = ["BATCH_TOKENS", "PLAN_ARRAYS", "finished", "prepare", "run"]
+__all__ = ["BATCH_TOKENS", "PLAN_ARRAYS", "Fill", "finished", "gather", "prepare", "run"]
 
 BATCH_TOKENS = 1 << 21
 """Token positions that are gathered and written at once: the memory of this step is some tens of bytes for each."""
@@ -32,7 +32,9 @@ PLAN_ARRAYS = ("offsets", "sample_ids", "starts", "seq_lengths")
 
 
 @dataclass(frozen=True, eq=False)
-class _Fill:
+class Fill:
+    """What all shards share: the store, the plan's arrays (`PLAN_ARRAYS`), and how blocks are written."""
+
     spec: PackSpec
     store: TokenStore
     plan: Mapping[str, npt.NDArray[Any]]
@@ -44,7 +46,7 @@ class _Fill:
     blocks_per_shard: int
 
 
-def prepare(setup: Mapping[str, Any]) -> _Fill:
+def prepare(setup: Mapping[str, Any]) -> Fill:
     """Return what all shards share, from plain data."""
     store = open_token_store(Path(setup["tokens"]))
     assert store is not None, "the token store is made before blocks are written"
@@ -52,7 +54,7 @@ def prepare(setup: Mapping[str, Any]) -> _Fill:
     plan = {name: np.load(work / f"{name}.npy", mmap_mode="r") for name in PLAN_ARRAYS}
     types = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(setup["types"])))
     carried = tuple(Carried(name, kind, types.field(name).type) for name, kind in setup["carried"].items())
-    return _Fill(
+    return Fill(
         PackSpec.from_dict(setup["spec"]),
         store,
         plan,
@@ -65,7 +67,7 @@ def prepare(setup: Mapping[str, Any]) -> _Fill:
     )
 
 
-def run(fill: _Fill, job: Mapping[str, Any]) -> dict[str, Any]:
+def run(fill: Fill, job: Mapping[str, Any]) -> dict[str, Any]:
     """Write shard ``job["index"]`` and return its record, which is also kept in the work folder."""
     index = int(job["index"])
     roles: Counter[str] = Counter()
@@ -87,16 +89,17 @@ def finished(out: Path, work: Path, index: int) -> dict[str, Any] | None:
     return record if file_sha256(path) == record["shard"]["sha256"] else None
 
 
-def _batches(fill: _Fill, index: int, counts: Counter[str]) -> Iterator[BlockRows]:
+def _batches(fill: Fill, index: int, counts: Counter[str]) -> Iterator[BlockRows]:
     group = blocks_per_group(fill.spec.capacity)
     step = max(group, BATCH_TOKENS // fill.spec.capacity // group * group)
     first = index * fill.blocks_per_shard
     last = min(first + fill.blocks_per_shard, fill.plan["offsets"].size - 1)
     for begin in range(first, last, step):
-        yield _rows(fill, begin, min(begin + step, last), counts)
+        yield gather(fill, begin, min(begin + step, last), counts)
 
 
-def _rows(fill: _Fill, begin: int, end: int, counts: Counter[str]) -> BlockRows:
+def gather(fill: Fill, begin: int, end: int, counts: Counter[str]) -> BlockRows:
+    """Return blocks begin .. end - 1 of the plan, and add what they train, by role, to ``counts``."""
     offsets = fill.plan["offsets"][begin : end + 1]
     place = slice(int(offsets[0]), int(offsets[-1]))
     sample_ids = fill.plan["sample_ids"][place].astype(np.int64)

@@ -99,7 +99,7 @@ def ensure_tokens(
             _verify(store, progress)
     finally:
         encoder.close()
-    skipped = _skipped(store)
+    skipped = skipped_records(store)
     if skipped and on_error == "raise":
         raise error_from_plain(skipped[0]["error"])
     _forget_standard_input(opened, folder)
@@ -225,7 +225,8 @@ def _verify(store: TokenStore, progress: Progress | None) -> None:
             progress("checking tokens", done + 1, len(store.chunks))
 
 
-def _skipped(store: TokenStore) -> tuple[Mapping[str, Any], ...]:
+def skipped_records(store: TokenStore) -> tuple[Mapping[str, Any], ...]:
+    """Return {"index", "where", "error"} of each record of the sources that could not be read, by index."""
     out: list[Mapping[str, Any]] = []
     first = 0
     for chunk in store.chunks:
