@@ -1,7 +1,8 @@
 """The atlas: isolation and equality of every causal-LM type that a tiny configuration can build, under every signal.
 
-``python -m cloison.proof.atlas docs/atlas.csv`` measures it anew (`make atlas`): one process for each core, started afresh, a
-model type at a time. Columns beyond those of `COLUMNS` that the file has already are kept where the row is still there.
+``python -m cloison.proof.atlas docs/atlas.csv`` measures it anew (`make atlas`) and writes a page beside it: one process for
+each core, started afresh, a model type at a time. Names after the path measure these only, into that file. Columns beyond
+those of `COLUMNS` that the file has already are kept where the row is still there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from cloison.proof.atlas_page import page
 from cloison.proof.blocks import alone, block_of, vocabulary
 from cloison.proof.comparing import JITTER_MARGIN, MARGIN, Comparison, gap, jittered, rounding_of
 from cloison.proof.equality import Equality, twin_of
@@ -196,6 +198,12 @@ def _main(arguments: Sequence[str]) -> int:
     not_built = {name: reason for name, reason in causal_types().items() if reason and not wanted}
     rows += [Row(name, "", "", "", "error", "", f"not built: {reason}") for name, reason in not_built.items()]
     write(path, rows)
+    if not wanted:
+        from importlib.metadata import version
+
+        from cloison.proof.tiny_configs import VARIANTS
+
+        path.with_suffix(".md").write_text(page(rows, version("transformers"), list(VARIANTS)), encoding="utf-8")
     sys.stderr.write("\n")
     return 0
 

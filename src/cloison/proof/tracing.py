@@ -133,7 +133,7 @@ def _nature(name: str, module: nn.Module, reach: int, root: nn.Module) -> Nature
     kind = type(module).__name__.lower()
     if not any(True for _ in module.children()) and is_linear(module):
         return "rounding"
-    if "norm" in kind:
+    if "norm" in kind and "att" not in kind:
         return "statistics over the row"
     for nature, words in _WORDS:
         if any(word in kind or word in leaf for word in words):
