@@ -89,7 +89,7 @@ def from_logits(grad: Tensor) -> Fit:
 
     columns = _spaced(grad.shape[1], grad.device)
     tokens, weights, second = [], [], []
-    for part in grad.split(max(1, _CELLS // grad.shape[1])):
+    for part in _pieces(grad, grad.shape[1]):
         level = part[:, columns].double().median(dim=1).values
         deviation = part.float() - level.float()[:, None]
         top = deviation.abs().topk(min(2, part.shape[1]), dim=1)
@@ -129,7 +129,7 @@ def from_hidden(grad: Tensor, weight: Tensor, bias: Tensor | None = None) -> Fit
         across = head - (head @ along)[:, None] * along
         lengths = across.norm(dim=1).clamp_min(1e-30)
         directions = across / lengths[:, None]
-        for part in real.split(max(1, _CELLS // head.shape[0])):
+        for part in _pieces(real, head.shape[0]):
             g = grad[part].to(dtype)
             share = g @ along
             projected = (g - share[:, None] * along) @ directions.T
@@ -153,7 +153,7 @@ def from_real_logits(grad: Tensor, logits: Tensor) -> Fit:
 
     columns = _spaced(grad.shape[1], grad.device)
     tokens, weights, second = [], [], []
-    for part, values in zip(*(x.split(max(1, _CELLS // grad.shape[1])) for x in (grad, logits)), strict=True):
+    for part, values in zip(_pieces(grad, grad.shape[1]), _pieces(logits, grad.shape[1]), strict=True):
         g = part.double()
         p = torch.softmax(values.double(), 1)
         keep = torch.ones_like(g)
@@ -191,7 +191,7 @@ def from_real_hidden(grad: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor 
     real = (norms > _FAINT * norms.max().clamp_min(1e-300)).nonzero()[:, 0]
     head = weight.detach().to(device, torch.float64 if weight.numel() <= 2**22 else torch.float32)
     lengths = head.pow(2).sum(1)
-    for part in real.split(max(1, _CELLS // head.shape[0])):
+    for part in _pieces(real, head.shape[0]):
         g = grad[part].to(head.dtype) / scale
         logits = scale * hidden[part].to(head.dtype) @ head.T
         expected = torch.softmax(logits if bias is None else logits + bias.to(device, head.dtype), 1) @ head
@@ -249,7 +249,7 @@ def shape_from_hidden(
     head = weight.detach().to(device, torch.float32)
     total = head.double().sum(0) if head.numel() <= 2**22 else head.sum(0).double()
     found, partition, misfit = [], [], []
-    for part, token in zip(at.split(64), target.split(64), strict=True):
+    for part, token in zip(_pieces(at, _CELLS // 64), _pieces(target, _CELLS // 64), strict=True):
         logits = hidden[part].float() @ head.T
         logits = scale * logits if bias is None else scale * logits + bias.detach().to(device).float()
         log_partition = torch.logsumexp(logits, 1)
@@ -263,6 +263,12 @@ def shape_from_hidden(
         partition.append(log_partition.double())
         misfit.append(left.norm(dim=1) / g.norm(dim=1).clamp_min(1e-300))
     return _shape(rows, torch.cat(found), torch.cat(partition), torch.cat(misfit), head.shape[0])
+
+
+def _pieces(rows: Tensor, width: int) -> list[Tensor]:
+    """Return ``rows`` in pieces, so that rows x ``width`` of each stay within `_CELLS`."""
+    size = max(1, _CELLS // width)
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def _spaced(size: int, device: Any) -> Tensor:

@@ -88,9 +88,10 @@ def sites(model: Any) -> Site:
     base = getattr(top, "base_model", None)
     base = base if isinstance(base, torch.nn.Module) and base is not top else None
     head = None
-    if hasattr(top, "get_output_embeddings"):
+    get: Any = getattr(top, "get_output_embeddings", None)
+    if get is not None:
         try:
-            head = top.get_output_embeddings()
+            head = get()
         except (NotImplementedError, AttributeError):
             head = None
     return Site(top, base, head if isinstance(head, torch.nn.Module) else None)
