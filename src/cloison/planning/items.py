@@ -78,6 +78,11 @@ class Items:
         return self.capacity // self.align
 
     @property
+    def _cut_at(self) -> int | None:
+        """The limit, where any sample is over it."""
+        return self.limit if {"truncated", "dropped", "split"} & self.ledger.entries.keys() else None
+
+    @property
     def samples(self) -> int:
         """How many lengths were given."""
         return int(self.lengths.size)
@@ -101,7 +106,7 @@ class Items:
         """Return int32 [stop - start], the classes of items start..stop-1; the range may reach into the further pieces."""
         parts = []
         if start < self.samples:
-            parts.append(_cut(self.lengths[start : min(stop, self.samples)], self.limit, self.over))
+            parts.append(_cut(self.lengths[start : min(stop, self.samples)], self._cut_at, self.over))
         if stop > self.samples:
             parts.append(self.extra_lengths[max(start - self.samples, 0) : stop - self.samples])
         return _rounded(parts[0] if len(parts) == 1 else np.concatenate(parts), self.align)
@@ -113,9 +118,9 @@ class Items:
     def real_lengths(self, ids: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         """Return int32 [ids], the tokens of each item."""
         if not self.extra_samples.size:
-            return _cut(self.lengths[ids], self.limit, self.over)
+            return _cut(self.lengths[ids], self._cut_at, self.over)
         further = ids >= self.samples
-        out = _cut(self.lengths[np.where(further, 0, ids)], self.limit, self.over)
+        out = _cut(self.lengths[np.where(further, 0, ids)], self._cut_at, self.over)
         out[further] = self.extra_lengths[ids[further].astype(np.int64) - self.samples]
         return out
 
@@ -137,7 +142,10 @@ class Items:
         return [*ranges[:-1], (ranges[-1][0], self.ids)]
 
 
-def _cut(lengths: npt.NDArray[Any], limit: int, over: int) -> npt.NDArray[np.int32]:
+def _cut(lengths: npt.NDArray[Any], limit: int | None, over: int) -> npt.NDArray[np.int32]:
+    """Return ``lengths`` as int32, an array of its own, with ``over`` for those above ``limit`` (None: there are none)."""
+    if limit is None:
+        return np.asarray(lengths).astype(np.int32)
     out = np.where(lengths > limit, over, lengths) if lengths.dtype.itemsize > 4 else lengths
     out = np.array(out, np.int32)
     if lengths.dtype.itemsize <= 4:
@@ -147,7 +155,7 @@ def _cut(lengths: npt.NDArray[Any], limit: int, over: int) -> npt.NDArray[np.int
 
 def _rounded(lengths: npt.NDArray[np.int32], align: int) -> npt.NDArray[np.int32]:
     if align == 1:
-        return np.array(lengths, np.int32)
+        return lengths
     return ((lengths.astype(np.int64) + align - 1) // align).astype(np.int32)
 
 
