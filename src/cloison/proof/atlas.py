@@ -197,6 +197,11 @@ def _main(arguments: Sequence[str]) -> int:
             sys.stderr.flush()
     not_built = {name: reason for name, reason in causal_types().items() if reason and not wanted}
     rows += [Row(name, "", "", "", "error", "", f"not built: {reason}") for name, reason in not_built.items()]
+    if wanted and path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            fresh = {astuple(row)[:4]: row for row in rows}
+            told = [Row(*(line[name] for name in COLUMNS)) for line in csv.DictReader(file)]
+        rows = [fresh.pop(astuple(row)[:4], row) for row in told] + list(fresh.values())
     write(path, rows)
     if not wanted:
         from importlib.metadata import version
