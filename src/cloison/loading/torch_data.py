@@ -1,23 +1,20 @@
-"""Data sets for torch's ``DataLoader`` and for trainers that bring their own sampling.
+"""A data set for torch's ``DataLoader``: a `Loader` behind worker processes.
 
-- `Batches` puts a `Loader` behind worker processes: batches come in the loader's order for any number of workers, since each
-  is found by its index.
-- `BlockItems` gives single blocks to ``transformers.Trainer`` (and others that sample and shard by themselves), with
-  ``data_collator=cloison.collate``. Its items are Blocks, not dicts: ``remove_unused_columns`` would take from dicts what
-  the model does not name, boundaries included, and leaves other objects alone.
+Trainers that sample and shard by themselves need nothing from here: a `Packed` is a map-style data set of Blocks, with
+``data_collator=cloison.collate``. Blocks are no dicts, so that ``transformers.Trainer``, whose ``remove_unused_columns`` takes
+from dicts what the model does not name (the boundaries among it), leaves them whole.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch.utils.data
 
-from cloison.blocks import Block
 from cloison.loading.loader import Loader
-from cloison.loading.reading import source_of
 
-__all__ = ["Batches", "BlockItems"]
+__all__ = ["Batches"]
 
 
 class Batches(torch.utils.data.Dataset[Any]):
@@ -28,7 +25,7 @@ class Batches(torch.utils.data.Dataset[Any]):
     """
 
     def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+        self._loader = copy(loader)  # which stays where it is when the loader moves on
         self._first, self._size = loader.done, loader.remaining
 
     def __len__(self) -> int:
@@ -38,16 +35,3 @@ class Batches(torch.utils.data.Dataset[Any]):
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
         return self._loader[self._first + index]
-
-
-class BlockItems(torch.utils.data.Dataset[Block]):
-    """The blocks of a packed data set (or of a list) by index, one item each."""
-
-    def __init__(self, packed: Any) -> None:
-        self._source = source_of(packed)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitem__(self, index: int) -> Block:
-        return self._source[range(len(self))[index]]
