@@ -158,9 +158,17 @@ class Loader:
     @property
     def balance_factor(self) -> float:
         """The slowest rank's work over the mean, summed over the steps of this epoch under ``deal``; 1 is perfect."""
-        costs = np.append(self._costs(np.arange(len(self._source))), 0.0)
-        dealt = [costs[self._course.dealt(step)] for step in range(self._course.steps)]
+        costs = np.append(self.block_costs(), 0.0)
+        dealt = [costs[self.dealt(step)] for step in range(self._course.steps)]
         return slowest_over_mean(np.array(dealt).reshape(len(dealt), self.deal.world_size, self.deal.blocks_per_step))
+
+    def block_costs(self) -> npt.NDArray[np.float64]:
+        """Return float64 [blocks of the present epoch], what each costs by the cost that was given."""
+        return self._costs(np.arange(len(self._source)))
+
+    def dealt(self, step: int) -> npt.NDArray[np.int64]:
+        """Return the blocks of all ranks at ``step`` of the present course, int64 [ranks, blocks_per_step], -1 for a filler."""
+        return self._course.dealt(step)
 
     # ------------------------------------------------------------------ batches
 
