@@ -378,8 +378,26 @@ def test_case_POS_05_scaling_looks_at_the_sample_not_at_the_pack(cases):
     assert torch.equal(rotary.inv_freq, rotary.original_inv_freq)  # never scaled
 
 
-def test_case_SSM_05_segments_shorter_than_the_filter(cases):
-    assert [len(doc) for doc in cases["SSM-05"]["input"]["docs"]] == [1, 2]
+def test_case_POS_04_a_pack_longer_than_the_position_table_is_legal(cases):
+    case = cases["POS-04"]
+    lengths, table = case["input"]["lengths"], case["input"]["max_position"]
+    assert sum(lengths) > table
+    model = tiny_model("gpt2", n_positions=table)[0]
+    adapter = adapt(model, helpers.blocks_of([7, 1, 4, 8, 2, 5], capacity=16), show=False)
+    blocks = helpers.blocks_of(lengths, capacity=16)
+    assert int(adapter.collate(blocks)["position_ids"].max()) == case["expectation"]["max_used_position"]
+    assert packed_against_alone(adapter, blocks) < 5e-5
+
+
+def test_case_POS_07_two_copies_give_the_same(cases):
+    samples = cases["POS-07"]["input"]["samples"]
+    adapter = adapt(built("llama"), show=False)
+    with torch.no_grad():
+        logits = adapter(**adapter.collate(cloison.pack_samples(samples, capacity=8, order="input"))).logits[0]
+    torch.testing.assert_close(logits[3:], logits[:3], rtol=0, atol=1e-5 * float(logits.std()))
+
+
+def test_segments_shorter_than_the_filter():
     adapter = adapt(built("mamba"), show=False)
     assert packed_against_alone(adapter, helpers.blocks_of([1, 2, 1, 1, 3], capacity=16)) < 5e-5
 

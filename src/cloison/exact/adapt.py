@@ -77,7 +77,8 @@ def adapt(
     if ahead and not bidirectional:
         raise NotExactError(
             f"adapt makes causal models exact on packed blocks, and {type(model).__name__} is none.",
-            f"Alone, tokens of a sample move by {ahead:.2g} standard deviations when later ones change: they see their targets.",
+            f"Alone, tokens of a sample move by {ahead:.2g} standard deviations when later ones change: "
+            "they see their targets.",
             "Pass bidirectional=True if that is meant.",
         )
     if compiled(model):

@@ -30,7 +30,7 @@ from cloison.segments import Segments
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["chosen", "search"]
+__all__ = ["chosen", "search", "unpacked"]
 
 Style = Literal["padded", "equal lengths"]
 
@@ -63,7 +63,7 @@ def wrapped(model: torch.nn.Module, signal: Signal, names: Sequence[str], style:
 
     def run(model: torch.nn.Module, batch: PackedBatch) -> Any:
         modules = [model.get_submodule(name) for name in names]
-        forwards = {module: _unpacked(module.forward, batch.segments, style) for module in modules}
+        forwards = {module: unpacked(module.forward, batch.segments, style) for module in modules}
         return run_packed(model, batch, signal, Changes(signal.attention, batch.segments if signal.sdpa else None, forwards))
 
     signalled = way_of(signal)
@@ -130,7 +130,7 @@ def _with_its_class(model: torch.nn.Module, place: str, names: list[str]) -> lis
 # ---------------------------------------------------------------------- unpacking around one module
 
 
-def _unpacked(forward: Callable[..., Any], segments: Segments, style: Style) -> Callable[..., Any]:
+def unpacked(forward: Callable[..., Any], segments: Segments, style: Style) -> Callable[..., Any]:
     """Return ``forward`` for packed rows, run on a row for each segment."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
