@@ -27,6 +27,7 @@ from cloison.planning.items import Items, spread
 __all__ = ["NO_PATTERNS", "Patterns", "entry_bases", "fill"]
 
 _CHUNK = 1 << 20
+_BATCH = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,22 +103,34 @@ def entry_bases(counts: Any, offsets: Any, classes: Any, repeats: Any, cursors: 
 
 
 @njit(cache=True, nogil=True)
+def _put(values: Any, places: Any, out: Any) -> None:
+    for i in range(values.size):
+        out[places[i]] = values[i]
+
+
+@njit(cache=True, nogil=True)
 def _write(
     firsts: Any, offsets: Any, repeats: Any, bases: Any, ids: Any, place: Any, at: Any, first: int, last: int, out: Any
 ) -> None:
     """Write blocks first..last-1 (in pattern order; firsts[p] is the first of pattern p) to their places."""
     p = np.searchsorted(firsts, first, side="right") - 1
-    for block in range(first, last):
-        while block >= firsts[p + 1]:
-            p += 1
-        to = at[place[block]]
-        within = block - firsts[p]
-        for e in range(offsets[p], offsets[p + 1]):
-            k = repeats[e]
-            source = bases[e] + within * k
-            for s in range(k):
-                out[to] = ids[source + s]
-                to += 1
+    targets = np.empty(_BATCH, np.int64)
+    for batch in range(first, last, _BATCH):
+        size = min(_BATCH, last - batch)
+        for b in range(size):  # apart from the copying, so that many of these random reads are under way at once
+            targets[b] = at[place[batch + b]]
+        for b in range(size):
+            block = batch + b
+            while block >= firsts[p + 1]:
+                p += 1
+            to = targets[b]
+            within = block - firsts[p]
+            for e in range(offsets[p], offsets[p + 1]):
+                k = repeats[e]
+                source = bases[e] + within * k
+                for s in range(k):
+                    out[to] = ids[source + s]
+                    to += 1
 
 
 def fill(patterns: Patterns, items: Items, seed: int, shuffled: bool) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
@@ -141,13 +154,23 @@ def fill(patterns: Patterns, items: Items, seed: int, shuffled: bool) -> tuple[n
     blocks = patterns.num_blocks
     firsts = np.concatenate([[0], np.cumsum(patterns.counts)]).astype(np.int64)
     segments = np.repeat(patterns.segments().astype(np.int32), patterns.counts)
-    place = permutation(blocks, derive(seed, 2)) if shuffled else np.arange(blocks, dtype=np.uint32)
+    place = _places(blocks, derive(seed, 2), items.threads) if shuffled else np.arange(blocks, dtype=np.uint32)
     offsets, out = _written(patterns, items, ids, bases, firsts, segments, place)
     if shuffled or not blocks:
         return offsets, out
     earliest = np.minimum.reduceat(items.places(out)[0], offsets[:-1])
     place[np.argsort(earliest, kind="stable")] = np.arange(blocks, dtype=np.uint32)
     return _written(patterns, items, ids, bases, firsts, segments, place)
+
+
+def _edges(size: int, threads: int) -> list[int]:
+    pieces = threads if size > 1 << 16 else 1
+    return [size * i // pieces for i in range(pieces + 1)]
+
+
+def _places(blocks: int, key: np.uint64, threads: int) -> npt.NDArray[Any]:
+    """Return permutation(blocks, key), made on all threads."""
+    return np.concatenate(spread(threads, lambda a, b: permutation(blocks, key, a, b), pairwise(_edges(blocks, threads))))
 
 
 def _written(
@@ -161,11 +184,10 @@ def _written(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
     blocks = place.size
     offsets = np.zeros(blocks + 1, np.int64)
-    offsets[1:][place] = segments
+    edges = _edges(blocks, items.threads)
+    spread(items.threads, lambda a, b: _put(segments[a:b], place[a:b], offsets[1:]), pairwise(edges))
     np.cumsum(offsets, out=offsets)
     out = np.empty(int(offsets[-1]), ids.dtype)
-    pieces = items.threads if blocks > 1 << 16 else 1
-    edges = [blocks * i // pieces for i in range(pieces + 1)]
     spread(
         items.threads,
         lambda a, b: _write(firsts, patterns.offsets, patterns.repeats, bases, ids, place, offsets, a, b, out),
