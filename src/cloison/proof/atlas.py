@@ -114,7 +114,7 @@ def _alone(plain: Subject, blocks: Sequence[Any]) -> tuple[Any, Any, float]:
         exact = None if twin is None else joined(twin)
     except FAILURES:
         exact = None
-    if exact is not None:
+    if exact is not None and (bool(torch.isfinite(exact).all()) or not bool(torch.isfinite(own).all())):
         return exact, own, MARGIN * gap(own, exact)
     with jittered(plain, rounding_of(own.dtype)):
         return own, own, JITTER_MARGIN * gap(joined(plain), own)
