@@ -41,7 +41,7 @@ def run(args: Namespace) -> Outcome:
 
 
 def _story(out: Path) -> Outcome:
-    from cloison.story.story import tell
+    from cloison.story.story import spot_the_fault, tell
     from cloison.story.story_page import story_page
     from cloison.story.telling import told_plainly, told_view
     from cloison.view.page import write_page
@@ -49,6 +49,7 @@ def _story(out: Path) -> Outcome:
     with ProgressLine() as progress:
         story = tell(out / "story", progress)
     page = write_page(story_page(story), out / "story.html", replace=True)
+    write_page(spot_the_fault()[0], out / "spot-the-fault.html", replace=True)
     return Outcome(0, told_view(story, str(page)), told_plainly(story))
 
 

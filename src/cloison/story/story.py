@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloison.blocks import Block
 from cloison.errors import StoreError, require
 from cloison.story.configuration import CONFIGURATION, SETUPS, Configuration, Run
 from cloison.story.training import Result, collate_as, dialogs, model_of
@@ -19,7 +20,7 @@ from cloison.story.training import Result, collate_as, dialogs, model_of
 if TYPE_CHECKING:
     from cloison.proof.report import VerifyReport
 
-__all__ = ["Story", "runs_of", "tell"]
+__all__ = ["Story", "runs_of", "spot_the_fault", "tell"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -146,3 +147,30 @@ def _verify(verify: Any, setup: str, configuration: Configuration, vocabulary: i
         given = [pack_samples([sample], capacity=len(sample))[0] for block in given for sample in block.samples()]
     report: VerifyReport = verify(model, given, collate=partial(collate_as, setup), fix=False)
     return report
+
+
+def spot_the_fault(configuration: Configuration = CONFIGURATION) -> tuple[str, VerifyReport]:
+    """Return a page, and its report, of one batch with two bugs and one claim that is correct.
+
+    The samples see each other (no positions are passed), the last token of each is trained to predict the first of the next,
+    and it is true that packing them saves positions.
+    """
+    from tokenizers import Tokenizer
+
+    from cloison.packing.memory import pack_samples
+    from cloison.story.training import TOKENIZER
+    from cloison.view.batch_page import batch_page
+
+    trained, _ = dialogs(configuration, compact=False)
+    tokenizer = Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    samples = [sample for group in trained[:2] for sample in group][:5]
+    (block,) = pack_samples(samples, capacity=sum(map(len, samples)), order="input")
+
+    def collate(blocks: Sequence[Block]) -> dict[str, Any]:
+        batch = collate_as("boundary targets", blocks)
+        del batch["position_ids"]
+        return batch
+
+    return batch_page(
+        model_of(configuration, 0, tokenizer.get_vocab_size()), block, collate, title="Spot the fault", tokenizer=tokenizer
+    )

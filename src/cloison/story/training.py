@@ -52,8 +52,11 @@ class Result:
     loss_by_place: list[float]
 
 
-def dialogs(configuration: Configuration) -> tuple[list[list[Sample]], list[Sample]]:
-    """Return the trained samples of each function, and the held-out ones: a question, and the start of its docstring."""
+def dialogs(configuration: Configuration, *, compact: bool = True) -> tuple[list[list[Sample]], list[Sample]]:
+    """Return the trained samples of each function, and the held-out ones: a question, and the start of its docstring.
+
+    With ``compact`` the ids that occur are numbered anew from 0; without it they are the tokenizer's.
+    """
     found: dict[str, str] = {}
     for module, name, doc, _ in functions():
         answer = " ".join(doc.split())[: configuration.answer_characters].strip()
@@ -64,7 +67,7 @@ def dialogs(configuration: Configuration) -> tuple[list[list[Sample]], list[Samp
 
     questions = [*configuration.phrasings, configuration.held_out]
     asked = [(question.format(name), found[name]) for name in picked for question in questions]
-    samples = _renumbered(_encoded(asked))
+    samples = _renumbered(_encoded(asked)) if compact else _encoded(asked)
     groups = [samples[start : start + len(questions)] for start in range(0, len(samples), len(questions))]
     return [group[:-1] for group in groups], [group[-1] for group in groups]
 
