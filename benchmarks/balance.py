@@ -4,8 +4,8 @@
 
 The factor is the slowest rank's cost over the mean rank's, summed over steps; in plan order (no balancing) it is what peers
 that deal blocks in turn have. Costs are those of a 7B model: once as training FLOPs (32 layers, 4,096 wide), once as
-`cloison.planning.Cost` has them by default (attention weighs more: the pessimistic shape). The loader deals; nothing is simulated but
-the cost itself. "spread" is how much the mean cost of steps varies: what balancing within a window does to composition.
+`cloison.planning.Cost` has them by default (attention weighs more: the pessimistic shape). The loader deals; nothing is
+simulated but the cost itself. "spread" is how much the mean cost of steps varies: what balancing does to composition.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def token_array(values: npt.ArrayLike, name: str) -> npt.NDArray[np.int32]:
             f"It has dtype {array.dtype} and shape {list(array.shape)}.",
             "Pass token ids as one list or 1-D array.",
         )
-    if array.size and (int(array.min()) < -(2**31) or int(array.max()) > 2**31 - 1):
+    if array.dtype != np.int32 and array.size and (int(array.min()) < -(2**31) or int(array.max()) > 2**31 - 1):
         raise InputError(f"{name} must fit int32.", f"It reaches {int(array.min())} .. {int(array.max())}.", "Check the ids.")
     out = array.astype(np.int32)
     out.setflags(write=False)

@@ -89,7 +89,7 @@ class PairedAnew:
             spec, self.planned.tokens.store, plan, nowhere, nowhere, self._carried, self._split, self.planned.weighted, 1
         )
         rows = gather(fill, 0, 1, Counter())
-        return Group(to_table(rows, self._layout, self._carried)).block(0, spec.capacity, self._kinds)
+        return Group(to_table(rows, self._layout, self._carried), spec.capacity, self._kinds).block(0)
 
     def segments(self) -> Segments:
         """Return the boundaries of all blocks of this epoch, a row each."""

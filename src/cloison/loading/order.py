@@ -54,7 +54,11 @@ class Order:
             return permutation(self.num_blocks, derive(self.seed, _ORDER, self.epoch), start, stop).astype(np.int64)
         edges = self._bucket_edges
         first, last = (int(np.searchsorted(edges, place, side="right")) - 1 for place in (start, stop - 1))
-        found = np.concatenate([self._bucket(index) for index in range(first, last + 1)])
+        buckets = [self._kept_bucket(index) for index in range(first, last + 1)]
+        for index in list(self._recent):
+            if not first <= index <= last:
+                self._recent.pop(index, None)
+        found = buckets[0] if len(buckets) == 1 else np.concatenate(buckets)
         return found[start - int(edges[first]) : stop - int(edges[first])]
 
     @cached_property
@@ -69,6 +73,17 @@ class Order:
         ends = np.cumsum(sizes)
         inner = ends[self.bucket_groups - 1 : -1 : self.bucket_groups]
         return np.concatenate([[0], inner, [self.num_blocks]]).astype(np.int64)
+
+    @cached_property
+    def _recent(self) -> dict[int, npt.NDArray[np.int64]]:
+        """The buckets that were asked for last: steps ask for one bucket many times."""
+        return {}
+
+    def _kept_bucket(self, index: int) -> npt.NDArray[np.int64]:
+        found = self._recent.get(index)
+        if found is None:
+            found = self._recent[index] = self._bucket(index)
+        return found
 
     def _bucket(self, index: int) -> npt.NDArray[np.int64]:
         groups = self._groups[index * self.bucket_groups : (index + 1) * self.bucket_groups]
