@@ -6,6 +6,7 @@ rank.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from cloison.proof.report import Verdict
 from cloison.proof.run import Subject, logits_of
 from cloison.proof.setup import FAILURES, Setup, coupling, where
 from cloison.proof.substitution import Site
+from cloison.proof.targets import NO_LOSS_KEYS
 from cloison.proof.truth import Truth, batch_rows
 
 __all__ = ["Isolated", "isolate", "live_setup"]
@@ -66,13 +68,15 @@ def live_setup(
     blocks, places = truth.blocks(ids)[:MOST_SEGMENTS], truth.places()
     places = places[: sum(lengths_of(blocks))]
 
+    asked = _without_loss(site, call)
+
     def collate(parts: Sequence[Block]) -> Mapping[str, Any]:
         like = call["input_ids"]
         tokens = like.reshape(-1).clone()
         changed = np.concatenate([part.input_ids for part in parts]).astype(np.int64)
         at = torch.from_numpy(places[: changed.size]).to(like.device)
         tokens[at] = torch.from_numpy(changed).to(like.device, like.dtype)
-        return {**call, "input_ids": tokens.reshape(like.shape)}
+        return {**asked, "input_ids": tokens.reshape(like.shape)}
 
     def forward(batch: Mapping[str, Any]) -> Any:
         with torch.no_grad():
@@ -83,6 +87,15 @@ def live_setup(
     usable = np.setdiff1d(np.unique(ids), [*truth.ends, 0])
     pool = usable if usable.size >= 8 else vocabulary(getattr(site.top, "config", None))
     return Setup(subject, blocks, pool.astype(np.int64), seed, notes)
+
+
+def _without_loss(site: Site, call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``call`` without what asks for a loss, which is no part of isolation and dearer than a small model itself."""
+    parameters = inspect.signature(site.top.forward).parameters
+    needed = {name for name, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
+    if site.base is None or needed.intersection(NO_LOSS_KEYS):
+        return call
+    return {name: value for name, value in call.items() if name not in NO_LOSS_KEYS}
 
 
 def _hidden(model: Any, site: Site, batch: Mapping[str, Any]) -> Any:
@@ -98,11 +111,16 @@ def _hidden(model: Any, site: Site, batch: Mapping[str, Any]) -> Any:
         if isinstance(found, torch.Tensor) and found.dim() == 3:
             seen.append(found)
 
-    hook = None if site.base is None else site.base.register_forward_hook(keep)
+    def first(_: Any, args: tuple[Any, ...]) -> Any:
+        return (args[0][:, :1], *args[1:]) if seen and args and args[0].dim() == 3 else None
+
+    hooks = [] if site.base is None else [site.base.register_forward_hook(keep)]
+    if site.base is not None and site.head is not None and not any(key in batch for key in NO_LOSS_KEYS):
+        hooks.append(site.head.register_forward_pre_hook(first))  # logits of one token: the rest would be thrown away
     try:
         output = model(**batch)
     finally:
-        if hook is not None:
+        for hook in hooks:
             hook.remove()
     found = seen[-1] if seen else logits_of(output)
     tokens = int(batch["input_ids"].shape[-1])
