@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo story test lint docs atlas campaign foreign bench
+.PHONY: help demo story test lint docs atlas mutants campaign foreign bench
 
 help:           ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):[^#]*## /make \1\t/' | expand -t 16
@@ -36,10 +36,13 @@ docs: $(VENV)/.ready ## build the documentation into site/
 atlas: $(VENV)/.ready ## what every causal-LM type does with packed input, and what adapt makes of it
 	$(BIN)/python -m cloison.proof.atlas docs/atlas.csv
 	$(BIN)/python -m cloison.exact.atlas docs/atlas.csv
-	$(BIN)/python -m cloison.view.atlas_page docs/atlas.csv docs/atlas.md
 
 mutants: $(VENV)/.ready ## planted faults, each beside its right version: all found and named, no right one accused
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 tests/proof/test_mutants_model.py tests/proof/test_mutants_training.py
+
+mutants: $(VENV)/.ready ## planted faults, each beside its right version: found, named, and none accused wrongly
+	$(BIN)/python -m tests.proof.mutants_model
+	$(BIN)/python -m tests.proof.mutants_training
 
 campaign: $(VENV)/.ready ## kill the main job a hundred times, and compare the bytes
 	$(BIN)/python tests/campaign_kill.py --kills 100
