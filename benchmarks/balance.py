@@ -31,6 +31,7 @@ class Lengths:
     fingerprint = "lengths"
     group = 1
     bucket_groups = 1
+    file_groups = 0
 
     def __init__(self, plan: Any) -> None:
         self._segments = Segments(plan.seq_lengths, plan.offsets, CAPACITY)

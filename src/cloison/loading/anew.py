@@ -63,6 +63,7 @@ class PairedAnew:
 
     group = 1
     bucket_groups = 1
+    file_groups = 0
 
     def __init__(self, planned: Planned, number: int = 0, origin: tuple[Path, Path] | None = None) -> None:
         spec, store = planned.tokens.spec, planned.tokens.store

@@ -294,7 +294,7 @@ class Loader:
         self._source = self._base.epoch(self.epoch)
         source = self._source
         self._block_costs: npt.NDArray[np.float64] | None = None
-        order = Order(len(source), self.seed, self.epoch, source.group, source.bucket_groups, self._shuffle)
+        order = Order(len(source), self.seed, self.epoch, source.group, source.bucket_groups, self._shuffle, source.file_groups)
         self._course = Course(order, self.deal, self._history, self._costs)
 
     def _costs(self, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

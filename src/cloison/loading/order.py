@@ -1,7 +1,8 @@
-"""The order of blocks in an epoch: shuffled on two levels, so that a file is read in pieces and still well mixed.
+"""The order of blocks in an epoch: shuffled on levels, so that files are read in pieces and still well mixed.
 
 Row groups of a packed data set are what is decoded at once. So the groups are shuffled over the whole epoch, some millions of
-tokens of them form a bucket, and the blocks of a bucket are shuffled among themselves. Both by the keyed bijections of
+tokens of them form a bucket, and the blocks of a bucket are shuffled among themselves. Where there are more files than can
+well be open at once, the files are shuffled first, and the groups over so many files at a time. All by the keyed bijections of
 `cloison.planning.bijection`: any stretch of the order is found by itself, the same on every rank, with nothing stored.
 """
 
@@ -17,7 +18,7 @@ from cloison.planning.bijection import derive, permutation
 
 __all__ = ["Order"]
 
-_ORDER, _BUCKET = 11, 12
+_ORDER, _BUCKET, _FILES = 11, 12, 13
 """Labels of the keys: planning derives keys of its own from a seed that is often the same, and the two shall not agree."""
 
 
@@ -31,6 +32,8 @@ class Order:
         group: blocks that are decoded together; 1 makes the whole order one uniform shuffle.
         bucket_groups: groups that are shuffled among themselves, block by block.
         shuffle: False: the blocks as they come.
+        file_groups: groups of a file (the last file may have fewer); 0: of no account.
+        files: files whose groups are shuffled among themselves.
     """
 
     num_blocks: int
@@ -39,6 +42,8 @@ class Order:
     group: int = 1
     bucket_groups: int = 64
     shuffle: bool = True
+    file_groups: int = 0
+    files: int = 64
 
     def blocks(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return the blocks at places start .. stop - 1 of the order, int64 [stop - start].
@@ -64,7 +69,17 @@ class Order:
     @cached_property
     def _groups(self) -> npt.NDArray[np.int64]:
         count = -(-self.num_blocks // self.group)
-        return permutation(count, derive(self.seed, _ORDER, self.epoch)).astype(np.int64)
+        key = derive(self.seed, _ORDER, self.epoch)
+        files = -(-count // self.file_groups) if self.file_groups else 1
+        if files <= self.files:
+            return permutation(count, key).astype(np.int64)
+        mixed = permutation(files, key).astype(np.int64)
+        runs = []
+        for first in range(0, files, self.files):
+            found = (mixed[first : first + self.files, None] * self.file_groups + np.arange(self.file_groups)).reshape(-1)
+            found = found[found < count]
+            runs.append(found[permutation(found.size, derive(self.seed, _FILES, self.epoch, first)).astype(np.int64)])
+        return np.concatenate(runs)
 
     @cached_property
     def _bucket_edges(self) -> npt.NDArray[np.int64]:

@@ -1,7 +1,8 @@
 """Blocks by index from what a loader may be given: a packed data set, a token store with its plan, or a list.
 
 A source has ``len``, ``source[b] -> Block``, ``fingerprint``, ``group`` (blocks that are decoded together),
-``bucket_groups`` (how many groups are shuffled among themselves) and ``segments()``.
+``bucket_groups`` (how many groups are shuffled among themselves), ``file_groups`` (groups of a file; 0: no files) and
+``segments()``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Source(Protocol):
     fingerprint: str
     group: int
     bucket_groups: int
+    file_groups: int
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Block: ...
@@ -63,6 +65,7 @@ class PackedReader:
         self.fingerprint = packed.fingerprint
         self.group = packed.manifest.blocks_per_group
         self.bucket_groups = max(1, BUCKET_TOKENS // (self.group * packed.capacity))
+        self.file_groups = packed.manifest.shards[0].num_blocks // self.group if packed.manifest.shards else 0
         # A bucket's groups are in use together; a few more, where a step lies across the edge of two.
         self._groups = packed.groups(self.bucket_groups + 8)
         self._segments: Segments | None = None
@@ -92,6 +95,7 @@ class Blocks:
 
     group = 1
     bucket_groups = 1
+    file_groups = 0
 
     def __init__(self, blocks: Iterable[Block]) -> None:
         self.blocks = listed(blocks)
@@ -126,7 +130,10 @@ def source_of(data: Any) -> Source:
         return PackedReader(data)
     if isinstance(data, (list, tuple)):
         return Blocks(data)
-    if all(hasattr(data, name) for name in ("fingerprint", "group", "bucket_groups", "segments", "epoch", "__getitem__")):
+    if all(
+        hasattr(data, name)
+        for name in ("fingerprint", "group", "bucket_groups", "file_groups", "segments", "epoch", "__getitem__")
+    ):
         found: Source = data
         return found
     raise InputError(
