@@ -1,7 +1,7 @@
 """Faults planted in collators, labels, masks, losses and trainers, each beside its right version, in real trainings.
 
 A `Mutant` builds a trainer, wrong or right, from one flag; everything else is the same. Faults of models are in
-`mutants_model`.
+`mutants_model`. Long because it is a list: 43 small faults that are read beside each other.
 """
 
 from __future__ import annotations
