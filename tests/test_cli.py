@@ -86,6 +86,7 @@ def test_an_overlong_sample_is_status_2_with_the_three_parts(
         (("pack", "a.jsonl", "--out", "x", "--capacity", "8", "--columns", "messages"), "NAME=VALUE"),
         (("show", "nowhere"), "must be a packed data set"),
         (("unpack", "nowhere", "x.jsonl"), "must be a packed data set"),
+        (("unpack", "nowhere", "-"), "Name a file"),
     ],
 )
 def test_wrong_use_is_status_2(

@@ -21,7 +21,7 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
     "pack": ("cloison.view.pack_command", "sources to a packed data set"),
-    "plan": ("cloison.view.plan_command", "what packing would give, for capacities and policies side by side; writes nothing"),
+    "plan": ("cloison.view.plan_command", "what packing would give, by capacity and policy; writes nothing"),
     "show": ("cloison.view.show_command", "look at packed blocks, token by token"),
     "check": ("cloison.view.check_command", "the static contract of any packed data set, ours or another's"),
     "verify": ("cloison.view.verify_command", "prove by experiment that a model keeps packed samples apart"),

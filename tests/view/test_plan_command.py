@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import cloison
 from cloison.cli import main
-from cloison.view.plan_table import length_summary, plan_rows
+from cloison.view.plan_table import length_summary, plan_rows, plan_table
 
 
 @pytest.fixture
@@ -82,3 +84,31 @@ def test_records_are_tokenised_for_their_lengths(tmp_path: Path, capsys: pytest.
 def test_no_lengths_at_all() -> None:
     assert length_summary(np.zeros(0, np.int32))["samples"] == 0
     assert plan_rows(np.zeros(0, np.int32), [8], ["best_fit"])[0]["num_blocks"] == 0
+
+
+def test_a_narrow_terminal_cuts_no_number(lengths: Path) -> None:
+    rows = plan_rows(np.load(lengths), [2048], ["look_ahead", "best_fit"])
+    table = plan_table(length_summary(np.load(lengths)), rows)
+    for width in (80, 120):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(table)
+        out = console.export_text()
+        assert "…" not in out and max(map(len, out.splitlines())) <= width
+        for head in ("capacity", "look_ahead", "at random", "samples/step", f"{rows[0]['utilization']:.2%}"):
+            assert head in out
+
+
+def test_capacities_and_policies_given_twice_all_count(lengths: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    twice = ("--capacity", "2048", "--capacity", "4096", "--policy", "best_fit", "--policy", "wrap", "--json")
+    assert main(["plan", str(lengths), *twice]) == 0
+    plans = json.loads(capsys.readouterr().out)["plans"]
+    assert [(row["capacity"], row["policy"]) for row in plans] == [
+        (capacity, policy) for capacity in (2048, 4096) for policy in ("best_fit", "wrap")
+    ]
+
+
+def test_one_reason_for_several_policies_is_said_once(lengths: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(lengths), "--capacity", "256"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("refused") == 1 and "look_ahead, best_fit at 256 are refused: Sample" in out
+    assert "samples/step" not in out

@@ -100,3 +100,10 @@ def test_large_configurations_are_built_as_twins(tmp_path, capsys):
     assert main(["verify", str(tmp_path), "--attn", "eager", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert "a twin of gpt_oss, random weights: 2 of 24 layers, 8,192 ids, real widths" in report["title"]
+
+
+def test_a_name_that_is_no_model_tells_the_nearest_or_the_way(capsys):
+    assert main(["verify", "lama"]) == 2
+    assert "Is it llama?" in capsys.readouterr().err
+    assert main(["verify", "owner/no-such-weights"]) == 2
+    assert "Names of hubs are not looked up" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,17 @@ def load_model(name: str, *, attn: str | None = None, dtype: str | None = None, 
             return _placed(_from_config(path, attn, seed), device, dtype)
         if path.is_dir():
             raise InputError(f"{name} must be a model.", "The folder has no config.json.", "Pass the folder of a model.")
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
         from cloison.proof.tiny import tiny_model
 
+        if name not in CONFIG_MAPPING:
+            near = get_close_matches(name, list(CONFIG_MAPPING.keys()), 1)
+            raise InputError(
+                f"{name} must be the folder of a model, a config.json, or a model type of the installed transformers.",
+                "There is no such path and no such type.",
+                f"Is it {near[0]}?" if near else "Check the path. Names of hubs are not looked up: save the model to a folder.",
+            )
         model, _ = tiny_model(name, seed, attn or "eager")
         return _placed(Loaded(model, f"a tiny random {name}"), device, dtype)
     except (ImportError, ValueError, OSError) as error:

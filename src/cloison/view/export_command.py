@@ -25,7 +25,7 @@ def run(args: Namespace) -> Outcome:
     """Export, and say what was written and how it is read."""
     done = export(args.source, args.dest, args.to, lose=args.lose, pad_token_id=args.pad_token_id)
     lines = [
-        f"wrote {done.path} for {done.to}: {len(done.files)} files",
+        f"wrote {done.path} for {done.to}: {len(done.files):,} file{'s' * (len(done.files) != 1)}",
         f"  {done.blocks:,} blocks, {done.segments:,} segments, {done.tokens:,} tokens, {done.targets:,} targets",
         *(f"  lost: {name}, {LOSSES[name]}" for name in done.lost),
         f"  read it as: {done.usage}",

@@ -24,8 +24,10 @@ _DEFAULT_POLICIES = "look_ahead,best_fit"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of ``cloison plan``."""
     add_source_arguments(parser)
-    parser.add_argument("--capacity", required=True, metavar="N[,N...]", help="tokens a block holds at most; one or more")
-    parser.add_argument("--policy", default=_DEFAULT_POLICIES, metavar="P[,P...]", help=f"default: {_DEFAULT_POLICIES}; or all")
+    parser.add_argument(
+        "--capacity", action="append", required=True, metavar="N[,N...]", help="tokens a block holds at most; one or more"
+    )
+    parser.add_argument("--policy", action="append", metavar="P[,P...]", help=f"default: {_DEFAULT_POLICIES}; or all")
     parser.add_argument("--overflow", choices=get_args(Overflow), default="raise", help="samples longer than a block")
     parser.add_argument("--blocks-per-step", type=int, default=64, metavar="B", help="the global batch, in blocks (64)")
     parser.add_argument("--order", choices=get_args(Order), default="shuffled", help="shuffled by seed, or as in the input")
@@ -47,8 +49,9 @@ def run(args: Namespace) -> Outcome:
     from cloison.view.plan_page import plan_page
     from cloison.view.plan_table import length_summary, plan_rows, plan_table
 
-    policies = list(POLICIES) if args.policy == "all" else [word for word in args.policy.split(",") if word]
-    capacities = _numbers(args.capacity)
+    asked = ",".join(args.policy or [_DEFAULT_POLICIES])
+    policies = list(POLICIES) if asked == "all" else [word for word in asked.split(",") if word]
+    capacities = _numbers(",".join(args.capacity))
     names = ("overflow", "order", "seed", "look_ahead", "max_segments", "align", "max_sample_tokens", "time_limit")
     options = {name: getattr(args, name) for name in names}
     with ProgressLine() as progress:

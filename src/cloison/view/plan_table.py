@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +20,24 @@ __all__ = ["length_summary", "plan_rows", "plan_table"]
 _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 64
 _SHOWN_BLOCKS = 4
+_ENDLESS = 1000
+_HEADS = (
+    "capacity",
+    "policy",
+    "blocks",
+    "full",
+    "gap",
+    "proof",
+    "cut",
+    "lost",
+    "alike",
+    "at random",
+    "samples/step",
+    "steps",
+    "s",
+)
+_MIXING = range(_HEADS.index("alike"), _HEADS.index("s"))
+"""The columns that go into a second table where the terminal is narrow."""
 
 
 def plan_rows(
@@ -93,40 +112,49 @@ def length_summary(seq_lengths: npt.NDArray[Any]) -> dict[str, Any]:
 
 def plan_table(lengths: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Group:
     """Return the pictures and the table for the terminal."""
-    step = next((row["blocks_per_step"] for row in rows if "refused" not in row), None)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    heads = (
-        "capacity",
-        "policy",
-        "blocks",
-        "full",
-        "gap",
-        "proof",
-        "cut",
-        "lost",
-        "alike",
-        "at random",
-        "samples/step",
-        "steps",
-        "s",
-    )
-    for head in heads:
-        table.add_column(head, justify="left" if head in ("policy", "proof") else "right", no_wrap=True)
-    refused = []
+    kept = [row for row in rows if "refused" not in row]
+    parts: list[Any] = [*_pictures(lengths, rows)]
+    if kept:
+        step = kept[0]["blocks_per_step"]
+        said = f"alike: share of the variance of log length between blocks. samples/step: over steps of {step} blocks."
+        parts += [_Columns([_cells(row) for row in kept]), Text(said, style="dim")]
+    return Group(*parts, *_refusals(rows))
+
+
+class _Columns:
+    """The table, or where it is wider than the terminal its columns in two tables, so that no number is cut."""
+
+    def __init__(self, cells: Sequence[Sequence[str]]) -> None:
+        self.cells = cells
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        whole = self._table(range(len(_HEADS)))
+        if Measurement.get(console, options.update(width=_ENDLESS), whole).maximum <= options.max_width:
+            yield whole
+            return
+        yield self._table([*range(_MIXING.start), len(_HEADS) - 1])
+        yield Text("")
+        yield self._table([0, 1, *_MIXING])
+
+    def _table(self, columns: Sequence[int]) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for head in (_HEADS[column] for column in columns):
+            table.add_column(head, justify="left" if head in ("policy", "proof") else "right", no_wrap=True)
+        for row in self.cells:
+            table.add_row(*(row[column] for column in columns))
+        return table
+
+
+def _refusals(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
+    """One line a capacity and reason, with the policies that it holds for."""
+    policies: dict[tuple[int, str], list[str]] = {}
     for row in rows:
         if "refused" in row:
-            refused.append(Text(f"{row['policy']} at {row['capacity']:,} is refused: {row['refused']}"))
-            continue
-        table.add_row(*_cells(row))
-    parts: list[Any] = [*_pictures(lengths, rows), table]
-    if step is not None:
-        parts.append(
-            Text(
-                f"alike: share of the variance of log length between blocks. samples/step: over steps of {step} blocks.",
-                style="dim",
-            )
-        )
-    return Group(*parts, *refused)
+            policies.setdefault((row["capacity"], row["refused"]), []).append(row["policy"])
+    return [
+        Text(f"{', '.join(names)} at {capacity:,} {'is' if len(names) == 1 else 'are'} refused: {why}")
+        for (capacity, why), names in policies.items()
+    ]
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

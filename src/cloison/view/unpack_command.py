@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cloison.errors import InputError
 from cloison.view.outcome import Outcome
 
 __all__ = ["add_arguments", "run"]
@@ -27,6 +28,8 @@ def run(args: Namespace) -> Outcome:
     from cloison.store.files import replacing
     from cloison.store.packed import open
 
+    if args.dest == "-":
+        raise InputError("unpack writes a file.", "DEST is -.", "Name a file, as samples.jsonl.")
     packed = open(args.path)
     backend = None
     if args.tokenizer is not None:
