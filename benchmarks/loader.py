@@ -125,9 +125,7 @@ def main() -> None:
                 marks.append(process.memory_info().rss / 2**20)
         tokens = large.manifest.num_tokens
         clock.rate(f"{tokens * 8 / 1e9:.1f} GB of ids and labels in {len(large.manifest.shards)} files, one epoch", tokens)
-        print(
-            f"resident memory (MiB) at each tenth, files that are mapped included: {' '.join(f'{mark:.0f}' for mark in marks)}"
-        )
+        print(f"resident memory at each tenth (MiB): {' '.join(f'{mark:.0f}' for mark in marks)}")
 
 
 if __name__ == "__main__":

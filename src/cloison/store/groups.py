@@ -28,7 +28,7 @@ from cloison.store.manifest import Manifest
 
 __all__ = ["Group", "Groups"]
 
-_OPEN_FILES = 128
+_OPEN_FILES = 96
 """Files that a thread holds open, each with its parsed footer (some 0.5 MB): far below the usual limit of 1,024."""
 
 Flat = tuple[Any, npt.NDArray[Any]]
@@ -143,7 +143,8 @@ class Groups:
     def _file(self, shard: int) -> pq.ParquetFile:
         files: OrderedDict[int, pq.ParquetFile] = self._mine("files")
         if shard not in files:
-            files[shard] = pq.ParquetFile(self._folder / self._manifest.shards[shard].name, memory_map=True)
+            # Read, not mapped: what was read of a mapped file counts as memory of the process until it is closed.
+            files[shard] = pq.ParquetFile(self._folder / self._manifest.shards[shard].name)
             while len(files) > _OPEN_FILES:
                 files.popitem(last=False)[1].close()
         files.move_to_end(shard)
