@@ -351,3 +351,29 @@ def test_manifest_counts_are_those_of_the_blocks(corpus: Path, tokenizer: str, t
     assert m.roles.keys() == {"assistant"}
     assert m.sources[0]["records"] == 25
     assert len(m.sources) == 6
+
+
+def test_the_token_store_keeps_the_tokenizer_and_no_path(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+    packed = pack(str(corpus), tmp_path / "out", PackSpec(256), tokenizer=tokenizer)
+    kept = token_step.tokenizer_of(packed)
+    assert kept is not None
+    assert Path(kept).is_relative_to(tmp_path / "tokens")
+    assert Path(kept).read_bytes() == (Path(tokenizer) / "tokenizer.json").read_bytes()
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_relative_to(corpus)]
+    assert not [path for path in written if tokenizer.encode() in path.read_bytes()]
+
+
+def test_packing_leaves_the_garbage_collector_as_it_was(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+    import gc
+
+    before = gc.get_threshold()
+    seen: list[tuple[str, int]] = []
+    pack(
+        str(corpus),
+        tmp_path / "out",
+        PackSpec(256),
+        tokenizer=tokenizer,
+        progress=lambda what, done, total: seen.append((what, gc.get_threshold()[0])),
+    )
+    assert next(threshold for what, threshold in seen if what == "tokenising") > before[0]
+    assert gc.get_threshold() == before

@@ -42,7 +42,19 @@ def carried_columns(store: TokenStore, names: Sequence[str]) -> tuple[dict[str, 
                 "No record has a value for it.",
                 "Check carry's spelling.",
             )
+        if _has_empty_struct(merged):
+            raise RecordError(
+                f"the carried column {name!r} must have a type that Parquet can hold.",
+                f"It is {merged}: objects without a field.",
+                "Put a field into them, or do not carry the column.",
+            )
         per_token = pa.types.is_list(merged) and all(chunk["per_token"].get(name, True) for chunk in store.chunks)
         kinds[name] = "token" if per_token else "segment"
         types.append(pa.field(name, merged.value_type if per_token else merged))
     return kinds, pa.schema(types)
+
+
+def _has_empty_struct(kind: pa.DataType) -> bool:
+    """Return whether ``kind`` is, or holds, objects without a field."""
+    parts = [kind.field(number).type for number in range(kind.num_fields)]
+    return (pa.types.is_struct(kind) and not parts) or any(_has_empty_struct(part) for part in parts)

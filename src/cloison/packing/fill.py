@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from cloison.store.tokens import TokenStore, open_token_store
 
 __all__ = ["BATCH_TOKENS", "PLAN_ARRAYS", "Fill", "finished", "gather", "prepare", "run"]
 
-BATCH_TOKENS = 1 << 21
+BATCH_TOKENS = 1 << 19
 """Token positions that are gathered and written at once: the memory of this step is some tens of bytes for each."""
 
 PLAN_ARRAYS = ("offsets", "sample_ids", "starts", "seq_lengths")
@@ -94,8 +95,14 @@ def _batches(fill: Fill, index: int, counts: Counter[str]) -> Iterator[BlockRows
     step = max(group, BATCH_TOKENS // fill.spec.capacity // group * group)
     first = index * fill.blocks_per_shard
     last = min(first + fill.blocks_per_shard, fill.plan["offsets"].size - 1)
-    for begin in range(first, last, step):
-        yield gather(fill, begin, min(begin + step, last), counts)
+    with ThreadPoolExecutor(1) as pool:  # gathers the next batch while this one is hashed, compressed and written
+        coming: Future[BlockRows] | None = None
+        for begin in range(first, last + step, step):
+            ready, coming = coming, None
+            if begin < last:
+                coming = pool.submit(gather, fill, begin, min(begin + step, last), counts)
+            if ready is not None:
+                yield ready.result()
 
 
 def gather(fill: Fill, begin: int, end: int, counts: Counter[str]) -> BlockRows:

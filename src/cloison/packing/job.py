@@ -141,7 +141,7 @@ def _fill_blocks(
         "seq_lengths": plan.seq_lengths,
     }
     for name, array in arrays.items():
-        with replacing(work / f"{name}.npy") as part, part.open("wb") as file:
+        with replacing(work / f"{name}.npy", durable=False) as part, part.open("wb") as file:  # every run makes them
             np.save(file, array)
     kinds, types = carried_columns(planned.tokens.store, spec.carry)
     size = blocks_per_shard(spec.capacity, len(plan))
@@ -161,7 +161,7 @@ def _fill_blocks(
     records = {index: record for index in range(total) if (record := fill.finished(out, work, index)) is not None}
     todo = [{"index": index} for index in range(total) if index not in records]
     try:
-        for record in run_jobs(setup, todo, workers=workers, scratch=work):
+        for record in run_jobs(setup, todo, workers=workers, scratch=work, threads=2):
             records[record["index"]] = record
             if progress:
                 progress("writing blocks", len(records), total)

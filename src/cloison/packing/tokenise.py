@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -71,9 +72,11 @@ class _Rows:
     spans: list[npt.NDArray[Any]] = field(default_factory=list)
     shapes: list[int] = field(default_factory=list)
     columns: list[Mapping[str, Any]] = field(default_factory=list)
+    places: list[Where] = field(default_factory=list)
     tokens: int = 0
 
-    def add(self, sample: Encoded | None) -> None:
+    def add(self, where: Where, sample: Encoded | None) -> None:
+        self.places.append(where)
         self.ids.append(np.zeros(0, np.int32) if sample is None else sample.input_ids)
         self.spans.append(np.zeros(0, SPAN) if sample is None else sample.spans)
         self.shapes.append(SHAPES.index("tokens" if sample is None else sample.shape))
@@ -115,10 +118,10 @@ def _record_units(
             if tokenise.on_error == "raise":
                 raise placed
             facts["skipped"].append({"index": index, "where": str(where), "error": error_to_plain(placed)})
-            waiting.add(None)
+            waiting.add(where, None)
         else:
             facts["straddles"] += sample.straddles
-            waiting.add(sample)
+            waiting.add(where, sample)
         if waiting.tokens >= UNIT_TOKENS:
             yield _unit(waiting, tokenise.spec.carry, facts)
             waiting = _Rows()
@@ -161,7 +164,7 @@ def _unit(waiting: _Rows, carry: tuple[str, ...], facts: dict[str, Any]) -> Unit
         spans,
         np.array([part.size for part in waiting.spans], np.int64),
         np.array(waiting.shapes, np.uint8),
-        {name: _column(name, [values.get(name) for values in waiting.columns]) for name in carry},
+        {name: _column(name, [values.get(name) for values in waiting.columns], waiting.places) for name in carry},
     )
     _note_columns(unit, facts)
     return unit
@@ -173,15 +176,24 @@ def _note_columns(unit: Unit, facts: dict[str, Any]) -> None:
         facts["per_token"][name] = facts["per_token"].get(name, True) and _goes_with_tokens(values, unit.lengths)
 
 
-def _column(name: str, values: list[Any]) -> pa.Array:
+def _column(name: str, values: list[Any], places: list[Where]) -> pa.Array:
     try:
         return pa.array(values)
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
+        first = bisect_left(range(len(values)), True, key=lambda number: not _go_together(values[: number + 1]))
         raise RecordError(
-            f"the carried column {name!r} must have values of one kind.",
-            f"They do not go together: {str(error).splitlines()[0]}.",
+            f"{places[first]}: the carried column {name!r} must have values of one kind.",
+            f"{ascii(values[first])[:80]} does not go with those before it: {str(error).splitlines()[0]}.",
             "Make them alike, or do not carry the column.",
         ) from error
+
+
+def _go_together(values: list[Any]) -> bool:
+    try:
+        pa.array(values)
+    except (pa.ArrowException, UnicodeError, OverflowError):
+        return False
+    return True
 
 
 def _goes_with_tokens(values: pa.Array, lengths: npt.NDArray[np.int64]) -> bool:

@@ -13,24 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from cloison.errors import ChangedError, StoreError
+from cloison.packing.heap import fewer_collections
 from cloison.packing.local import run_jobs
 from cloison.packing.plain import error_from_plain
 from cloison.packing.tokenise import Tokenise
 from cloison.spec import FORMAT_VERSION, PackSpec, canonical_hash
-from cloison.store.files import claim, file_sha256, read_json, sweep, write_json
+from cloison.store.files import claim, file_sha256, replacing, sweep, write_json
 from cloison.store.packed import Packed
 from cloison.store.tokens import TokenStore, chunk_is_whole, open_token_store
 from cloison.text.encode import Encoder
 from cloison.text.sources import Source, open_sources
 
-__all__ = ["TOKENIZER_PATH", "Progress", "Tokens", "ensure_tokens", "tokenizer_of"]
+__all__ = ["TOKENIZER", "Progress", "Tokens", "ensure_tokens", "tokenizer_of"]
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many pieces are done, and of how many."""
 
 
-TOKENIZER_PATH = "tokenizer-path.json"
-"""Where the tokenizer of a store was when the store was made."""
+TOKENIZER = "tokenizer.json"
+"""A copy of the tokenizer that a store was made with, where that was a path: what shows text needs no other place."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ def ensure_tokens(
             made, chunks = _fill(opened, spec, home, encoder, workers, on_error, progress)
             _unchanged(opened)
             if isinstance(tokenizer, (str, os.PathLike)):  # so that `show` finds it; not part of the store's meaning
-                write_json(home / TOKENIZER_PATH, str(Path(tokenizer).resolve()))
+                _keep_tokenizer(Path(tokenizer), home)
             _write_store(home, key, opened, hashes, encoder, chunks)
             store = open_token_store(home)
             assert store is not None
@@ -107,9 +108,14 @@ def ensure_tokens(
 
 
 def tokenizer_of(packed: Packed) -> str | None:
-    """Return where the tokenizer of ``packed`` was, by the token store beside it; None where that is not known any more."""
-    found = read_json(packed.path.resolve().parent / "tokens" / packed.manifest.token_key / TOKENIZER_PATH)
-    return found if isinstance(found, str) and Path(found).exists() else None
+    """Return where the tokenizer of ``packed`` is kept, in the token store beside it; None where there is none."""
+    found = packed.path.resolve().parent / "tokens" / packed.manifest.token_key / TOKENIZER
+    return str(found) if found.is_file() else None
+
+
+def _keep_tokenizer(tokenizer: Path, home: Path) -> None:
+    with replacing(home / TOKENIZER, durable=False) as part:  # a copy: a link would follow what becomes of the original
+        shutil.copyfile(tokenizer / TOKENIZER if tokenizer.is_dir() else tokenizer, part)
 
 
 def _unchanged(source: Source) -> None:
@@ -158,10 +164,11 @@ def _fill(
     total = len(source.jobs)
     state = Tokenise(encoder, spec, home, on_error)
     try:
-        for record in run_jobs(setup, todo, workers=workers, scratch=home, state=state, threads=2):
-            records[record["index"]] = record
-            if progress:
-                progress("tokenising", len(records), total)
+        with fewer_collections():
+            for record in run_jobs(setup, todo, workers=workers, scratch=home, state=state, threads=2):
+                records[record["index"]] = record
+                if progress:
+                    progress("tokenising", len(records), total)
     finally:
         sweep(home)  # of workers that had to leave
     return len(todo), [records[index] for index in range(total)]

@@ -48,19 +48,25 @@ def store_errors(doing: str) -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a path to write to; when the block ends well, what was written is at ``path``, synced, else nothing is."""
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Give a path to write to; when the block ends well, what was written is at ``path``, synced, else nothing is.
+
+    Args:
+        durable: False for what the next run makes anew anyway: it outlives this process, and a loss of power may cost it.
+    """
     part = path.with_name(f"{path.name}.{os.getpid()}{PART}")
     with store_errors(f"{path} cannot be written"):
         try:
             yield part
-            descriptor = os.open(part, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            if durable:
+                descriptor = os.open(part, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
             os.replace(part, path)
-            sync_folder(path.parent)
+            if durable:
+                sync_folder(path.parent)
         except BaseException:
             part.unlink(missing_ok=True)
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from cloison.errors import RecordError, SpecError
 from cloison.text.marks import has_marks
 
-__all__ = ["PARTS", "Example", "Reading", "check_columns", "read_record", "recognise", "refuse_marks"]
+__all__ = ["BOUNDARIES", "PARTS", "Example", "Reading", "check_columns", "read_record", "recognise", "refuse_marks"]
 
 PARTS = {
     "messages": "a chat: a list of {role, content, ...}",
@@ -35,6 +34,9 @@ PARTS = {
 }
 """What a column can be: the names on the left side of ``columns={"messages": "dialog"}``."""
 
+BOUNDARIES = ("seq_lengths", "seq_start_id", "cu_seqlens")
+"""Columns that say that a row of token ids is a block of several samples: read as one, they would see each other."""
+
 _LAYOUTS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("tokens", "input_ids", ("input_ids",), ("labels", "completion_mask", "assistant_masks")),
     ("messages", "messages", ("messages",), ("tools", "system", "documents", "chat_template_kwargs")),
@@ -46,6 +48,9 @@ _LAYOUTS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
 """Shape, layout, the parts that it must have and those that it may have; the first that fits is taken."""
 
 _MOST_DEEP = 64
+
+_LEAST_WEIGHT, _MOST_WEIGHT = 1e-18, 1e18
+"""Of a weight that is not 0: a message's times its sample's is still a float32, neither 0 nor infinite."""
 
 _SPEAKERS = {
     "human": "user",
@@ -129,7 +134,7 @@ def recognise(record: Mapping[str, Any], columns: Mapping[str, str] | None = Non
         carry: columns that are carried along: they are not among the unused.
 
     Raises:
-        RecordError: no shape fits.
+        RecordError: no shape fits, or it is a block of several samples.
         SpecError: ``columns`` names a part that there is not.
     """
     columns = columns or {}
@@ -139,6 +144,12 @@ def recognise(record: Mapping[str, Any], columns: Mapping[str, str] | None = Non
         have = {part: columns.get(part, part) for part in (*must, *may)}
         if all(record.get(have[part]) is not None for part in must):
             found = {part: column for part, column in have.items() if column and record.get(column) is not None}
+            if shape == "tokens" and (packed := [name for name in BOUNDARIES if record.get(name) is not None]):
+                raise RecordError(
+                    "a record of input_ids must be one sample.",
+                    f"It has {packed[0]}: it is a packed block.",
+                    "Unpack first (cloison unpack, or cloison import), and pack what that gives.",
+                )
             if "weight" in columns:
                 found["weight"] = columns["weight"]
             return Reading(shape, layout, found, tuple(name for name in record if name not in {*found.values(), *carry}))
@@ -317,9 +328,13 @@ def _options(value: Any) -> dict[str, Any]:
 
 
 def _weight(value: Any, name: str) -> float:
-    number = isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
+    number = isinstance(value, (int, float)) and (value == 0 or _LEAST_WEIGHT <= value <= _MOST_WEIGHT)
     if not number:
-        raise RecordError(f"{name} must be a number of 0 or more.", f"It is {_shown(value)}.", "Give a finite weight.")
+        raise RecordError(
+            f"{name} must be 0, or a number from {_LEAST_WEIGHT:g} to {_MOST_WEIGHT:g}.",
+            f"It is {_shown(value)}.",
+            "Give a finite weight of usual size.",
+        )
     return float(value)
 
 
@@ -348,6 +363,8 @@ def _shown(value: Any) -> str:
 def refuse_marks(texts: Sequence[str]) -> None:
     """Raise a RecordError if a text holds what cannot be tokenised or marked: a lone surrogate, or our own mark characters."""
     for text in texts:
+        if text.isascii():
+            continue
         if has_marks(text):
             raise RecordError(
                 "a text must not hold characters of the private planes, U+F0000 to U+10FDFF.",
