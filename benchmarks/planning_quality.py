@@ -1,14 +1,19 @@
 """What each policy reaches on each distribution: blocks above the proven bound, and how alike the samples of a block are.
 
     python benchmarks/planning_quality.py [--samples 1000000] [--histograms FOLDER] [--policies optimal,mixed]
+                                          [--tokenizer tokenizer.json [--glaive FILE]]
 
 FOLDER holds wikipedia_bert_512.csv and squad_1_1_384.csv (seq_length,count). "alike" is the share of the variance of log length
-between blocks, beside its value under random assignment.
+between blocks, beside its value under random assignment. With a tokenizer, real corpora are planned in the order they lie in:
+the sources of the standard library by folder, and the conversations of glaive_toolcall_en_demo.json, each also 20 times
+over.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import cloison
+from cloison.planning import compose
 from cloison.planning.optimal import optimal_patterns
 
 
@@ -35,6 +41,30 @@ def histogram(folder: Path, name: str, capacity: int) -> np.ndarray:
     return counts
 
 
+def corpora(tokenizer: Path, glaive: Path | None) -> Iterator[tuple[str, np.ndarray]]:
+    from tokenizers import Tokenizer
+
+    encode = Tokenizer.from_file(str(tokenizer)).encode_batch
+    sources = sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"))
+    sources = [path for path in sources if "site-packages" not in path.parts]
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in sources]
+    yield "standard library", np.array([len(row.ids) for row in encode(texts)], np.int64)
+    if glaive is not None:
+        rows = json.loads(glaive.read_text(encoding="utf-8"))
+        texts = ["\n".join(str(turn["value"]) for turn in row["conversations"]) for row in rows]
+        yield "glaive", np.array([len(row.ids) for row in encode(texts)], np.int64)
+
+
+def show_in_order(name: str, lengths: np.ndarray, capacity: int = 8192) -> None:
+    plan = cloison.plan(lengths, capacity, order="input", overflow="split")
+    found = compose(plan, 1)
+    print(
+        f"{name:22} {capacity:7,} input order {len(plan):9,} blocks  {plan.utilization:8.3%} full  "
+        f"{plan.gap:8.4%} above {plan.bound_name:14} displaced {found.displacement_mean_steps or 0:.1f} blocks in the mean, "
+        f"{found.displacement_max_steps or 0:.0f} at most"
+    )
+
+
 def show(name: str, capacity: int, policy: str, plan: cloison.Plan) -> None:
     found = plan.composition
     print(
@@ -49,11 +79,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--histograms", type=Path, default=None)
+    parser.add_argument("--tokenizer", type=Path, default=None)
+    parser.add_argument("--glaive", type=Path, default=None)
     parser.add_argument("--policies", default="best_fit,look_ahead,optimal,mixed")
     args = parser.parse_args()
     policies = args.policies.split(",")
     for policy in policies:
         cloison.plan(np.random.default_rng(0).integers(20, 60, 2000), 100, policy=policy)  # compiled before it is timed
+    if args.tokenizer is not None:
+        for name, lengths in corpora(args.tokenizer, args.glaive):
+            show_in_order(name, lengths)
+            show_in_order(f"{name} x 20", np.tile(lengths, 20))
     if args.histograms is not None:
         for name, capacity in (("wikipedia_bert_512", 512), ("squad_1_1_384", 384)):
             counts = histogram(args.histograms, name, capacity)

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from cloison import Plan
+from cloison.planning.look_ahead import PAIRS
 
 
 def best_fit_decreasing(lengths: list[int], capacity: int) -> list[list[int]]:
@@ -62,7 +63,9 @@ def look_ahead_blocks(lengths: list[int], capacity: int, ahead: int, max_segment
                 waiting.pop(0)
             if not waiting:
                 break
-            window = [i for i in waiting if i < waiting[0] + ahead and lengths[i]]
+            oldest, enough = waiting[0], max(ahead // 8, 1) * capacity
+            seen = [i for i in range(oldest, min(oldest + ahead, len(lengths))) if sum(lengths[oldest:i]) < enough]
+            window = [i for i in waiting if i in seen and lengths[i]]
             if in_order and lengths[waiting[0]] <= room:
                 chosen = waiting[0]
             else:
@@ -71,12 +74,25 @@ def look_ahead_blocks(lengths: list[int], capacity: int, ahead: int, max_segment
                 if not fitting:
                     break
                 chosen = max(fitting, key=lambda i: (lengths[i], -i))
+                if lengths[chosen] < room and len(block) + 1 != max_segments:
+                    chosen = _longer_of_best_pair(fitting, lengths, room)
             waiting.remove(chosen)
             block.append(chosen)
             room -= lengths[chosen]
         if not block:
             return blocks
         blocks.append(block)
+
+
+def _longer_of_best_pair(fitting: list[int], lengths: list[int], room: int) -> int:
+    best, chosen = 0, -1
+    for length in sorted({lengths[i] for i in fitting}, reverse=True)[:PAIRS]:
+        first = min(i for i in fitting if lengths[i] == length)
+        others = [lengths[i] for i in fitting if i != first and lengths[i] <= min(length, room - length)]
+        both = length + max(others, default=0)
+        if both > best:
+            best, chosen = both, first
+    return chosen
 
 
 def blocks_of(plan: Plan) -> list[list[int]]:

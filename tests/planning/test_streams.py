@@ -61,7 +61,7 @@ def test_a_stream_without_end_holds_only_what_it_looks_at() -> None:
     for _ in range(2000):
         next(endless)
     assert len(endless.state_dict()["pending"]) <= 64
-    assert len(endless._pending) <= 64
+    assert len(endless._view) <= 64
 
 
 def test_case_RES_01(cases) -> None:  # type: ignore[no-untyped-def]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from cloison.errors import InputError, OverlongError
+from cloison.planning.look_ahead import PAIRS
 
 __all__ = ["Stream", "stream"]
 
@@ -49,11 +50,15 @@ class Stream:
         self._source = iter(samples)
         self._cursor = 0  # samples read from the source
         self._blocks = 0
-        self._pending: deque[int] = deque()  # indices in order, those already placed included until they reach the front
+        self._view: deque[tuple[int, int]] = (
+            deque()
+        )  # (index, units) in order from the oldest pending sample on, placed ones too
         self._held: dict[int, tuple[int, Any]] = {}  # index to (class, sample), pending ones only
         self._by_class: list[
             tuple[int, int]
         ] = []  # (class, -index), rising: the oldest of the longest that fits is found by bisection
+        self._window = max(look_ahead // 8, 1) * self._units
+        self._span = 0  # units in view: of all samples from the oldest pending one on
         self._empty = 0
         self._dropped = 0
 
@@ -67,7 +72,7 @@ class Stream:
             self._refill()
             if not self._held or not room:
                 break
-            oldest = self._pending[0]
+            oldest = self._view[0][0]
             if in_order and self._held[oldest][0] <= room:
                 chosen = oldest
             else:
@@ -75,6 +80,8 @@ class Stream:
                 at = bisect_right(self._by_class, (room, 1)) - 1
                 if at < 0:
                     break
+                if self._by_class[at][0] < room and len(block) + 1 != self._limit:
+                    at = self._longer_of_best_pair(at, room)
                 chosen = -self._by_class[at][1]
             units, sample = self._held.pop(chosen)
             del self._by_class[bisect_right(self._by_class, (units, -chosen)) - 1]
@@ -85,12 +92,28 @@ class Stream:
         self._blocks += 1
         return block
 
+    def _longer_of_best_pair(self, at: int, room: int) -> int:
+        """Return the place, by class, of the longer of the two that fill ``room`` best; ``at`` is the longest that fits."""
+        best, found, first = 0, at, at
+        for _ in range(PAIRS):
+            if first < 0 or 2 * self._by_class[first][0] <= best:
+                break
+            units = self._by_class[first][0]
+            other = min(bisect_right(self._by_class, (room - units, 1)), first) - 1
+            both = units + (self._by_class[other][0] if other >= 0 else 0)
+            if both > best:
+                best, found = both, first
+                if best == room:
+                    break
+            first = bisect_left(self._by_class, (units, -self._cursor - 1)) - 1
+        return found
+
     def _refill(self) -> None:
-        """Read on until the window of ``look_ahead`` places from the oldest pending sample is full."""
+        """Read on until ``look_ahead`` samples from the oldest pending one are in view, or units enough."""
         while True:
-            while self._pending and self._pending[0] not in self._held:
-                self._pending.popleft()
-            if self._pending and self._cursor - self._pending[0] >= self._ahead:
+            while self._view and self._view[0][0] not in self._held:
+                self._span -= self._view.popleft()[1]
+            if self._view and (self._cursor - self._view[0][0] >= self._ahead or self._span >= self._window):
                 return
             try:
                 sample = next(self._source)
@@ -110,9 +133,16 @@ class Stream:
                     )
                 self._dropped += 1
             else:
-                self._pending.append(index)
-                self._held[index] = (units, sample)
-                insort(self._by_class, (units, -index))
+                self._admit(index, units)
+                self._hold(index, units, sample)
+
+    def _admit(self, index: int, units: int) -> None:
+        self._view.append((index, units))
+        self._span += units
+
+    def _hold(self, index: int, units: int, sample: Any) -> None:
+        self._held[index] = (units, sample)
+        insort(self._by_class, (units, -index))
 
     # ------------------------------------------------------------------ state
 
@@ -120,14 +150,16 @@ class Stream:
         """Return the state between two blocks.
 
         ``cursor`` counts samples read from the source (not blocks); ``pending`` are those read and not yet placed, as
-        [index, sample]. ``samples=False`` leaves the samples themselves out, for a source that can be read again at any place.
+        [index, sample]; ``placed`` those in view that are in a block already, as [index, units]. ``samples=False`` leaves the
+        samples themselves out, for a source that can be read again at any place.
         """
         return {
             "cursor": self._cursor,
             "blocks": self._blocks,
             "empty": self._empty,
             "dropped": self._dropped,
-            "pending": [[i, self._held[i][1] if samples else None] for i in self._pending if i in self._held],
+            "pending": [[i, self._held[i][1] if samples else None] for i, _ in self._view if i in self._held],
+            "placed": [[i, units] for i, units in self._view if i not in self._held],
         }
 
     def load_state_dict(self, state: Mapping[str, Any], source: Callable[[int], Iterable[Any]] | None = None) -> None:
@@ -142,6 +174,7 @@ class Stream:
         """
         try:
             cursor, pending = int(state["cursor"]), [(int(i), sample) for i, sample in state["pending"]]
+            view = {int(i): int(units) for i, units in state["placed"]}
             blocks, empty, dropped = (int(state[name]) for name in ("blocks", "empty", "dropped"))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError("the state of a stream is what state_dict gave.", f"{error!r}.", "Pass that.") from error
@@ -152,14 +185,14 @@ class Stream:
                 "Pass source=, or save with samples=True.",
             )
         self._cursor, self._blocks, self._empty, self._dropped = cursor, blocks, empty, dropped
-        self._pending, self._held, self._by_class = deque(), {}, []
+        self._view, self._span, self._held, self._by_class = deque(), 0, {}, []
         for index, sample in pending:
             if sample is None and source is not None:
                 sample = next(iter(source(index)))
-            units = -(-self._length(sample) // self._align)
-            self._pending.append(index)
-            self._held[index] = (units, sample)
-            insort(self._by_class, (units, -index))
+            view[index] = -(-self._length(sample) // self._align)
+            self._hold(index, view[index], sample)
+        for index in sorted(view):
+            self._admit(index, view[index])
         if source is not None:
             self._source = iter(source(cursor))
 
