@@ -85,11 +85,13 @@ class Places:
 
 def places_of(plan: Plan) -> Places:
     """Return the Places of ``plan``."""
-    counts = np.zeros(plan.items.units + 1, np.int64)
     size = plan.num_segments
     ranges = [(a, min(a + _CHUNK, size)) for a in range(0, size, _CHUNK)]
-    for a, b in ranges:
-        _count_places(_classes(plan, a, b), counts)
+    counts = plan.items.counts
+    if plan.policy == "wrap":  # which has pieces of its own, that the items do not count
+        counts = np.zeros(plan.items.units + 1, np.int64)
+        for a, b in ranges:
+            _count_places(_classes(plan, a, b), counts)
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     cursors = starts[:-1].copy()
     places = np.empty(size, np.uint32 if size <= 2**32 else np.int64)
