@@ -58,6 +58,7 @@ def test_every_field_round_trips_and_is_in_the_key(name: str) -> None:
         ({"capacity": 8.0}, "capacity"),
         ({"capacity": 8, "align": 0}, "align"),
         ({"capacity": 8, "seed": -1}, "seed"),
+        ({"capacity": 8, "carry": ("source", "source")}, "carry names each column once"),
         ({"capacity": 8, "max_segments": 0}, "max_segments"),
         ({"capacity": 8, "overflow": "wrap"}, "overflow must be one of"),
         ({"capacity": 8, "train_on": "user"}, "train_on must be one of"),

@@ -100,6 +100,8 @@ class PackSpec:
                 raise SpecError(f"{name} must be text.", f"It is {value!r}.", "Pass a string.")
         if not isinstance(self.carry, (tuple, list)) or not all(isinstance(name, str) for name in self.carry):
             raise SpecError("carry must be a list of column names.", f"It is {self.carry!r}.", 'Pass ("source",) or a list.')
+        if len(set(self.carry)) < len(self.carry):
+            raise SpecError("carry names each column once.", f"It is {tuple(self.carry)!r}.", "Name it once.")
         object.__setattr__(self, "carry", tuple(self.carry))
         for name in ("columns", "template_options"):
             if not isinstance(getattr(self, name), Mapping):

@@ -293,6 +293,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "NaN among ids": ({"input_ids": [1, float("nan")]}, "float64"),
     "labels of another length": ({"input_ids": [1, 2], "labels": [1]}, "1 for 2"),
     "labels that are shifted": ({"input_ids": [5, 6, 7], "labels": [6, 7, -100]}, "shifted by one"),
+    "a weight that float32 cannot hold": ({"messages": [user("a"), assistant("b", weight=1e60)]}, "1e+60 (float)"),
+    "a weight that would be 0 as float32": ({"messages": [user("a"), assistant("b", weight=1e-60)]}, "1e-60 (float)"),
+    "a packed block": ({"input_ids": [5, 6], "seq_lengths": [1, 1]}, "has seq_lengths"),
     "a mask that is none": ({"input_ids": [5, 6], "completion_mask": [0, 2]}, "0 or 1"),
 }
 

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloison import pack
 from cloison.errors import ChangedError, InputError, RecordError, StoreError
 from cloison.spec import PackSpec
 from cloison.text import sources, streams
@@ -265,6 +268,43 @@ def test_folders_and_globs_are_read_in_order_and_links_do_not_lead_out(tmp_path:
         open_sources([str(inside / "*.txt")])
     again = open_sources([str(inside / "b" / "*.txt"), str(inside / "1.txt")])
     assert [record["text"] for record in records(again)] == ["two", "one"]
+
+
+def test_what_packing_wrote_below_a_source_folder_is_no_source(tmp_path: Path) -> None:
+    lines = [json.dumps({"input_ids": [number, 2, 3]}) for number in range(40)]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "ids.jsonl").write_text("\n".join(lines))
+    (tmp_path / "data" / "half").mkdir()
+    first = pack(str(tmp_path / "data"), tmp_path / "data" / "packed", PackSpec(8))
+    second = pack(str(tmp_path / "data"), tmp_path / "data" / "again", PackSpec(16))
+    assert first.ledger.samples_in == second.ledger.samples_in == 40
+    source = open_sources([str(tmp_path / "data")])
+    assert sorted(why.rpartition(" (")[2] for why in source.skipped) == [
+        "a packed data set)",
+        "a packed data set)",
+        "a token store)",
+    ]
+    pq.write_table(pa.table({"text": ["theirs"]}), tmp_path / "data" / "half" / "blocks-00000.parquet")
+    assert any("half" in file.path for file in open_sources([str(tmp_path / "data")]).files)
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow", "rows.jsonl"])
+def test_packed_blocks_are_not_read_as_samples(name: str, tmp_path: Path) -> None:
+    blocks = {"input_ids": [[1, 2, 3, 4, 5]], "labels": [[-100, 2, -100, 4, 5]], "seq_lengths": [[2, 3]]}
+    if name.endswith("parquet"):
+        pq.write_table(pa.table(blocks), tmp_path / name)
+    elif name.endswith("arrow"):
+        with pa.OSFile(str(tmp_path / name), "wb") as file, pa.ipc.new_file(file, pa.table(blocks).schema) as writer:
+            writer.write_table(pa.table(blocks))
+    else:
+        (tmp_path / name).write_text(json.dumps({column: rows[0] for column, rows in blocks.items()}))
+    with pytest.raises(RecordError, match="has seq_lengths: it is a packed block"):
+        pack(str(tmp_path / name), tmp_path / "out", PackSpec(8))
+
+
+def test_a_file_of_a_byte_order_mark_alone_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf\r\n")
+    assert not records(open_sources([str(tmp_path / "a.jsonl")]))
 
 
 def test_a_text_is_one_document_and_must_be_utf8(tmp_path: Path) -> None:

@@ -20,8 +20,11 @@ def read_lines(stream: BinaryIO, start: int = 0, stop: int | None = None) -> Ite
     for number, line in lines(stream, start, stop):
         if line is None:
             yield number, RecordError(f"a line may have {MOST_BYTES:,} bytes.", "This one is longer.", "Split the record.")
-        elif line.strip():
-            yield number, _parsed(line.removeprefix(codecs.BOM_UTF8) if number == 1 and start == 0 else line)
+            continue
+        if number == 1 and start == 0:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if line.strip():
+            yield number, _parsed(line)
 
 
 def _parsed(line: bytes) -> dict[str, Any] | RecordError:

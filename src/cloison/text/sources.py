@@ -20,7 +20,7 @@ from cloison.errors import ChangedError, InputError, RecordError, StoreError
 from cloison.spec import PackSpec
 from cloison.text.columnar import arrow_jobs, dataset_files, parquet_jobs, read_arrow, read_parquet
 from cloison.text.jsonfiles import read_array, read_lines
-from cloison.text.shapes import PARTS, Reading, recognise
+from cloison.text.shapes import BOUNDARIES, PARTS, Reading, recognise
 from cloison.text.streams import MOST_BYTES, guarded, open_stream
 
 __all__ = ["CHUNK_BYTES", "Source", "SourceFile", "Where", "open_sources", "read_chunk"]
@@ -219,7 +219,11 @@ def _walk(folder: Path, skipped: list[str]) -> list[str]:
         for name in folders:
             if os.path.islink(os.path.join(place, name)):
                 skipped.append(f"{os.path.join(place, name)} (a link to a folder)")
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+            elif made := _made_by_us(os.path.join(place, name)):
+                skipped.append(f"{os.path.join(place, name)} ({made})")
+        folders[:] = sorted(
+            name for name in folders if not name.startswith((".", "__pycache__")) and not _made_by_us(os.path.join(place, name))
+        )
         for name in files:
             path = os.path.join(place, name)
             if name.startswith("."):
@@ -234,6 +238,17 @@ def _walk(folder: Path, skipped: list[str]) -> list[str]:
                 found.append(path)
     skipped.sort()
     return sorted(found, key=lambda path: Path(path).parts)
+
+
+def _made_by_us(folder: str) -> str:
+    """Return what ``folder`` is where cloison wrote it: an output below a source folder is no source of the next run."""
+
+    def holds(name: str) -> bool:
+        return bool(glob.glob(os.path.join(glob.escape(folder), name)))
+
+    if holds("chunk-*.arrow") and holds("chunk-*.json"):
+        return "a token store"
+    return "a packed data set" if holds("blocks-*.parquet") and (holds("manifest.json") or holds(".work")) else ""
 
 
 def _kind(path: str) -> tuple[str, str]:
@@ -263,7 +278,7 @@ def _file(path: str) -> SourceFile:
 def _jobs(file: SourceFile, spec: PackSpec | None) -> list[dict[str, Any]]:
     base = {"path": file.path, "kind": file.kind, "codec": file.codec, "size_bytes": file.size_bytes, "mtime_ns": file.mtime_ns}
     if file.kind in ("parquet", "arrow"):
-        columns = None if spec is None else sorted({*PARTS, *spec.columns.values(), *spec.carry})
+        columns = None if spec is None else sorted({*PARTS, *BOUNDARIES, *spec.columns.values(), *spec.carry})
         found = parquet_jobs(file.path) if file.kind == "parquet" else arrow_jobs(file.path)
         return [{**base, **job, "columns": columns} for job in found]
     if file.kind == "jsonl" and not file.codec:
