@@ -79,7 +79,7 @@ def _on_threads(
         waiting: deque[Future[dict[str, Any]]] = deque()
         for job in jobs:
             waiting.append(pool.submit(work, state, job))
-            if len(waiting) >= threads:
+            if len(waiting) >= 2 * threads:  # a thread that is done finds its next job waiting
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
