@@ -377,3 +377,26 @@ def test_packing_leaves_the_garbage_collector_as_it_was(corpus: Path, tokenizer:
     )
     assert next(threshold for what, threshold in seen if what == "tokenising") > before[0]
     assert gc.get_threshold() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked"),
+    [
+        ({"policy": "nosuch"}, "policy is one of"),
+        ({"align": 512}, "holds a unit of align"),
+        ({"capacity": 1 << 40}, "capacity is at most"),
+    ],
+)
+def test_a_spec_that_cannot_be_planned_is_refused_before_anything_is_read(
+    changes: dict[str, Any], asked: str, corpus: Path, tokenizer: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=asked):
+        pack(str(corpus), tmp_path / "out", PackSpec(256).with_(**changes), tokenizer=tokenizer)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, True])
+def test_workers_that_are_no_number_of_processes_are_refused(workers: Any, corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="1 or more"):
+        pack(str(corpus), tmp_path / "out", PackSpec(256), workers=workers)
+    assert not list(tmp_path.iterdir())

@@ -21,7 +21,7 @@ from cloison.packing.carried import carried_columns
 from cloison.packing.finish import manifest_of, versions
 from cloison.packing.folder import refuse_foreign, working_in
 from cloison.packing.local import run_jobs
-from cloison.packing.planned import Planned, plan_tokens
+from cloison.packing.planned import Planned, plan_tokens, refuse_unplannable
 from cloison.packing.tokens import Progress, Tokens, ensure_tokens
 from cloison.spec import PackSpec
 from cloison.store.columns import RESERVED
@@ -101,12 +101,15 @@ def run_job(
         raise InputError("engine names where jobs run.", f"It is {engine!r}.", 'Pass engine="local".')
     if on_error not in ("raise", "skip"):
         raise InputError("on_error is raise or skip.", f"It is {on_error!r}.", "Pick one of them.")
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise InputError("workers is a number of processes, 1 or more.", f"It is {workers!r}.", "Pass workers=1 or more.")
     if any(name in RESERVED for name in spec.carry):
         raise SpecError(
             f"carry names columns that go along; {', '.join(RESERVED)} are the format's own.",
             f"It names {', '.join(name for name in spec.carry if name in RESERVED)}.",
             "Rename the column, or leave it out.",
         )
+    refuse_unplannable(spec)
     folder = Path(out)
     refuse_foreign(folder, spec)
     home = Path(tokens) if tokens is not None else folder.resolve().parent / "tokens"

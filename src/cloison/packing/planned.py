@@ -12,8 +12,9 @@ from cloison.packing.select import select
 from cloison.packing.tokens import Tokens
 from cloison.planning import Plan
 from cloison.planning import plan as make_plan
+from cloison.spec import PackSpec
 
-__all__ = ["Planned", "plan_tokens"]
+__all__ = ["Planned", "plan_tokens", "refuse_unplannable"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,15 @@ class Planned:
     sample_ids: npt.NDArray[np.int64]
     ledger: Ledger
     weighted: bool
+
+
+def refuse_unplannable(spec: PackSpec) -> None:
+    """Return when samples could be planned under ``spec``: asked before hours of reading and tokenising, not after.
+
+    Raises:
+        InputError: an unknown policy, or a capacity, align or limit that no block can keep.
+    """
+    make_plan(np.zeros(0, np.int64), spec.capacity, **{**spec.plan_options(), "overflow": "truncate"})
 
 
 def plan_tokens(tokens: Tokens) -> Planned:

@@ -31,7 +31,7 @@ def run(args: Namespace) -> Outcome:
         raise InputError("cloison pack writes a data set.", "There is no --out.", "Add --out DIR, or --dry-run.")
     common: dict[str, Any] = {
         "tokenizer": args.tokenizer,
-        "workers": args.workers or default_workers(),
+        "workers": default_workers() if args.workers is None else args.workers,
         "on_error": args.on_error,
     }
     if args.dry_run:
@@ -55,10 +55,11 @@ def default_workers() -> int:
 
 
 def _dry_run(args: Namespace, spec: Any, common: dict[str, Any]) -> Outcome:
-    from cloison.packing.planned import plan_tokens
+    from cloison.packing.planned import plan_tokens, refuse_unplannable
     from cloison.packing.tokens import ensure_tokens
     from cloison.view.terminal_summary import planned_facts, planned_summary
 
+    refuse_unplannable(spec)
     with tempfile.TemporaryDirectory(prefix="cloison-") as scratch, ProgressLine() as progress:
         home = Path(args.tokens) if args.tokens is not None else Path(scratch)
         planned = plan_tokens(ensure_tokens(args.source, spec, home, progress=progress, **common))
