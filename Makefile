@@ -40,10 +40,6 @@ atlas: $(VENV)/.ready ## what every causal-LM type does with packed input, and w
 mutants: $(VENV)/.ready ## planted faults, each beside its right version: all found and named, no right one accused
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 tests/proof/test_mutants_model.py tests/proof/test_mutants_training.py
 
-mutants: $(VENV)/.ready ## planted faults, each beside its right version: found, named, and none accused wrongly
-	$(BIN)/python -m tests.proof.mutants_model
-	$(BIN)/python -m tests.proof.mutants_training
-
 campaign: $(VENV)/.ready ## kill the main job a hundred times, and compare the bytes
 	$(BIN)/python tests/campaign_kill.py --kills 100
 
