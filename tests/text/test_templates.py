@@ -148,6 +148,14 @@ def test_a_template_that_reaches_for_python_is_stopped(template: str) -> None:
         assert isinstance(result, TemplateError) and result.remedy
 
 
+@pytest.mark.parametrize("template", ["{{ messages | map(attribute='role') | random }}", "{{ lipsum() }}"])
+def test_a_template_that_draws_at_random_is_refused(template: str) -> None:
+    sandbox = Sandbox({"default": template}, {}, "2024-01-01")
+    (result,) = sandbox.render([("default", CHATS["one turn"], None, None, {})])
+    sandbox.close()
+    assert isinstance(result, TemplateError) and ("random" in result.found or "lipsum" in result.found)
+
+
 def limited(template: str, **limits: Any) -> tuple[Any, Any]:
     """Return what a chat at fault gives, and what an ordinary one after it gives."""
     sandbox = Sandbox({"bad": template, "good": "{{ messages[0].content }}"}, {}, "2024-01-01", **limits)
