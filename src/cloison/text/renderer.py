@@ -11,8 +11,8 @@ CPU and files. Requests and answers are frames: four bytes of length (little end
     answer   [tag, ...]
 
 The environment does what ``transformers.utils.chat_template_utils`` (5.24) describes: an immutable sandbox, trimmed blocks,
-loop controls, the ``generation`` tag, ``raise_exception``, ``strftime_now``, and a ``tojson`` that escapes no HTML. What draws at
-random (``random``, ``lipsum``) is left out.
+loop controls, the ``generation`` tag, ``raise_exception``, ``strftime_now``, and a ``tojson`` that escapes no HTML.
+What draws at random (``random``, ``lipsum``) is left out.
 
 A *marked* rendering writes, between `MARK_OPEN` and `MARK_CLOSE`, where each iteration over the messages begins (``L3.0``: the
 loop numbered 3 came to message 0), where a loop is left (``E3``), and the edges of generation blocks (``G1``, ``G0``).
