@@ -38,11 +38,11 @@ def test_pack_ends_on_a_summary(ids: Path, tmp_path: Path, capsys: pytest.Captur
     assert kept == snapshot(
         [
             "packed DIR/out",
-            "blocks        14 of 64 tokens, in 1 file",
+            "blocks        13 of 64 tokens, in 1 file",
             "segments      40",
-            "utilization   90.85% (one sample a row, padded: 31.80%)",
-            "lower bound   13 blocks, proven; 7.69% above it",
-            "mixed         0.21 of the variance of log length lies between blocks (at random: 0.33)",
+            "utilization   97.84% (one sample a row, padded: 31.80%)",
+            "lower bound   13 blocks, proven; 0.00% above it",
+            "mixed         0.23 of the variance of log length lies between blocks (at random: 0.31)",
             "samples       40 read, 40 packed",
             "lost          0 tokens of 814, 0.00%",
             "trained       417 tokens, 51.23% of the tokens (train_on=auto)",

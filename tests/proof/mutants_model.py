@@ -554,6 +554,7 @@ if __name__ == "__main__":
         if not found or accused:
             print(f"{name}: {'found' if found else 'MISSED'}{', right version ACCUSED' if accused else ''}")
     print(
-        f"model side: {sum(found for _, found, _ in done)} of {len(done)} found and named, {sum(a for *_, a in done)} right accused"
+        f"model side: {sum(found for _, found, _ in done)} of {len(done)} found and named, "
+        f"{sum(accused for *_, accused in done)} right accused"
     )
     sys.exit(any(not found or accused for _, found, accused in done))

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.proof.mutants_model import COUPLED, MUTANTS, verify_built  # noqa: E402
+from tests.proof.mutants_model import COUPLED, MUTANTS, verify_built
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -277,7 +277,7 @@ def test_generation_blocks_agree_where_they_are_drawn_as_the_rule_says() -> None
 
     one = family("generation markers")
     for messages in CHATS.values():
-        sandbox, found = locator("generation markers", one.template, one.special)
+        sandbox, _ = locator("generation markers", one.template, one.special)
         job: Any = ("default", messages, None, None, {})
         rendering = sandbox.render([job], marked=True)[0]
         assert isinstance(rendering, str)

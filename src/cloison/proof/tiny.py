@@ -131,7 +131,10 @@ def _shrunk(config_class: Any, model_type: str) -> dict[str, Any]:
 
 
 def kept_layers(plain: Mapping[str, Any]) -> list[int]:
-    """Return which layers of a configuration stay in a small one: the first of every kind in every list, two at least; [] without lists."""
+    """Return which layers stay in a small configuration: the first of every kind in every list, two at least.
+
+    Without lists of layers the result is [].
+    """
     depth = plain.get("num_hidden_layers")
     lists = [value for name in KIND_FIELDS if isinstance(value := plain.get(name), (list, tuple)) and len(value) == depth]
     if not lists or not isinstance(depth, int):
