@@ -192,6 +192,23 @@ def test_case_OVR_02(cases: dict[str, Any], tmp_path: Path, tokenizer: str) -> N
     assert sorted(named.seq_lengths().tolist()) == [3, 6]
 
 
+def test_wrapping_cuts_conversations_only_where_that_is_said(tmp_path: Path, tokenizer: str) -> None:
+    chats = [{"messages": [{"role": "user", "content": "a b c"}, {"role": "assistant", "content": "d e f"}]}] * 5
+    source = tmp_path / "chats.jsonl"
+    source.write_text("\n".join(map(json.dumps, chats)), encoding="utf-8")
+    with pytest.raises(OverlongError) as caught:
+        cloison.pack(str(source), tmp_path / "refused", PackSpec(24, policy="wrap"), tokenizer=tokenizer)
+    assert 'policy="wrap" would cut conversations' in caught.value.asked
+    assert "5 of 5 samples have a prompt" in caught.value.found
+    assert "split_prompts=True" in caught.value.remedy
+    meant = PackSpec(24, policy="wrap", split_prompts=True)
+    packed = cloison.pack(str(source), tmp_path / "meant", meant, tokenizer=tokenizer)
+    assert packed.ledger.entries["continuations"].samples > 0
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("\n".join(json.dumps({"text": "some words " * n}) for n in range(1, 9)), encoding="utf-8")
+    assert len(cloison.pack(str(texts), tmp_path / "texts", PackSpec(24, policy="wrap"), tokenizer=tokenizer)) > 1
+
+
 def test_dropping_the_only_sample_is_counted_or_refused(cases: dict[str, Any], tmp_path: Path, tokenizer: str) -> None:
     records = [{"input_ids": list(range(10, 19))}, {"input_ids": [1, 2, 3]}]
     source = write_lines(tmp_path / "ids.jsonl", records)

@@ -69,8 +69,9 @@ def select(store: TokenStore, skipped: Sequence[int], spec: PackSpec) -> Selecti
     limit = spec.capacity // spec.align * spec.align
     limit = min(limit, spec.max_sample_tokens or limit)
     over = lengths > limit
-    if spec.overflow == "split" and not spec.split_prompts:
-        _refuse_fragments(np.flatnonzero(over & prompted), lengths, limit)
+    cuts = np.ones_like(over) if spec.policy == "wrap" else over & (spec.overflow == "split")
+    if not spec.split_prompts:
+        _refuse_fragments(np.flatnonzero(cuts & prompted), lengths, limit, spec)
     kept_length = np.minimum(lengths, limit) if spec.overflow == "truncate" else lengths
     barren = (lengths > 0) & (first >= kept_length)
     if spec.overflow in ("drop", "raise"):
@@ -98,12 +99,16 @@ def select(store: TokenStore, skipped: Sequence[int], spec: PackSpec) -> Selecti
     return Selection(kept, lengths[kept], np.where(gone, 0, lengths), int(over[kept].sum()), ledger.verify(), weighted)
 
 
-def _refuse_fragments(over: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], limit: int) -> None:
-    if over.size:
-        longest = int(over[np.argmax(lengths[over])])
-        raise OverlongError(
-            'overflow="split" would cut conversations or prompt/completion pairs into pieces without their prompt.',
-            f"{over.size:,} of {lengths.size:,} samples have a prompt and more than {limit:,} tokens; the longest is sample "
-            f"{longest} with {int(lengths[longest]):,}.",
-            'Pass split_prompts=True if that is meant, or overflow="truncate" or "drop", or raise capacity.',
-        )
+def _refuse_fragments(cut: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], limit: int, spec: PackSpec) -> None:
+    if not cut.size:
+        return
+    longest = int(cut[np.argmax(lengths[cut])])
+    asked = 'policy="wrap"' if spec.policy == "wrap" else 'overflow="split"'
+    which = "a prompt" if spec.policy == "wrap" else f"a prompt and more than {limit:,} tokens"
+    other = "another policy" if spec.policy == "wrap" else 'overflow="truncate" or "drop", or raise capacity'
+    raise OverlongError(
+        f"{asked} would cut conversations or prompt/completion pairs into pieces without their prompt.",
+        f"{cut.size:,} of {lengths.size:,} samples have {which}; the longest is sample {longest} with "
+        f"{int(lengths[longest]):,}.",
+        f"Pass split_prompts=True if that is meant, or {other}.",
+    )
