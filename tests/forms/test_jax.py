@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,12 +59,3 @@ def test_case_LBL_09(cases: dict[str, dict[str, Any]]) -> None:
     block = Block(real, [IGNORE, *real[1:]], seg, [0])
     found = forms_jax.grain(block, len(tokens))["targets_segment_ids"][0]
     assert found.tolist() == case["expectation"]["predictor_weights"]
-
-
-def test_jax_itself_gives_each_segment_its_own_attention() -> None:
-    jax = pytest.importorskip("jax")
-    seg = Segments.from_lengths([[5, 3], [4]], 10)
-    q, k, v = (np.random.default_rng(i).normal(size=(2, 10, 2, 8)).astype(np.float32) for i in range(3))
-    found = jax.nn.dot_product_attention(q, k, v, mask=forms_jax.mask(seg))
-    alone = jax.nn.dot_product_attention(q[:1, 5:8], k[:1, 5:8], v[:1, 5:8], is_causal=True)
-    assert np.allclose(found[:1, 5:8], alone, atol=1e-6)
