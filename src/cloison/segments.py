@@ -2,6 +2,8 @@
 
 A `Segments` is what `planning` makes and `forms` consume. It holds real lengths only; padding is what lies between the last
 segment of a row and the row's width. All views are numpy arrays, read-only, computed on demand and never cached.
+
+The file is long because it is one value: four ways to build it, checked, and the views whose agreement is its meaning.
 """
 
 from __future__ import annotations
