@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 __all__ = ["install"]
 
@@ -89,19 +89,25 @@ def _samples_of(trainer: Any) -> Any:
 
 def _stopping_audit(samples: Any) -> Any:
     from cloison.proof.audit import Audit
-    from cloison.proof.ranks import world
 
     class StoppingAudit(Audit):
         """Writes its report where the command that waits for it looks, and ends the process."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if self.report is None:
-                return
-            if world()[0] == 0:
-                _write(self.report.to_dict())
-            raise SystemExit(0)
+            if self.report is not None:
+                _finish(self.report.to_dict())
 
     return StoppingAudit(samples=samples)
+
+
+def _finish(plain: dict[str, Any]) -> NoReturn:
+    """Write the report and end the process. Ranks wait for each other: a launcher kills the rest when one ends badly."""
+    from cloison.proof.ranks import gathered, world
+
+    if world()[0] == 0:
+        _write(plain)
+    gathered(None)
+    raise SystemExit(0)
 
 
 def _write(plain: dict[str, Any]) -> None:
@@ -132,14 +138,9 @@ def _audit_loops(module: ModuleType) -> None:
     def backwards(self: Any, *args: Any, **kwargs: Any) -> Any:
         out = backward(self, *args, **kwargs)
         if watching and not _in_trainer:
-            from cloison.proof.ranks import world
-
             torch.nn.Module.__call__, torch.Tensor.backward = call, backward
             watching[0].__exit__(None, None, None)
-            report = watching[0].report
-            if world()[0] == 0:
-                _write(report.to_dict())
-            raise SystemExit(0)
+            _finish(watching[0].report.to_dict())
         return out
 
     torch.nn.Module.__call__, torch.Tensor.backward = called, backwards
