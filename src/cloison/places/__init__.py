@@ -1,0 +1,28 @@
+"""Places: files and folders, on this machine's disk (a ``Path``) or on another file system (a ``Remote``), by few verbs."""
+
+from cloison.places.copies import fetched, forget, scratch
+from cloison.places.ranges import RangedFile, hold, opened, random_access
+from cloison.places.remote import Place, Remote, place
+from cloison.places.verbs import beside, create, put, read, remove, remove_tree, size, sizes, stamp
+
+__all__ = [
+    "Place",
+    "RangedFile",
+    "Remote",
+    "beside",
+    "create",
+    "fetched",
+    "forget",
+    "hold",
+    "opened",
+    "place",
+    "put",
+    "random_access",
+    "read",
+    "remove",
+    "remove_tree",
+    "scratch",
+    "size",
+    "sizes",
+    "stamp",
+]

@@ -1,0 +1,108 @@
+"""Local copies of remote files, for what must be mapped: one download a machine, proven, shared by its processes.
+
+They lie in ``cloison-USER`` where temporary files lie (``TMPDIR`` moves them), a folder for each remote folder; it may be
+removed whenever no run is at work. `cloison.pack` removes those of its run when it ends well.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cloison.errors import StoreError
+from cloison.places.remote import Place, Remote, tried
+from cloison.places.verbs import stamp
+
+__all__ = ["copy_of", "fetched", "forget", "scratch"]
+
+
+def scratch(folder: Place) -> Path:
+    """Return the local folder for what belongs to ``folder``: itself where it is local.
+
+    Raises:
+        StoreError: it cannot be made, or is another user's.
+    """
+    if isinstance(folder, Path):
+        return folder
+    owner = str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()
+    home = Path(tempfile.gettempdir()) / f"cloison-{owner}"
+    found = home / hashlib.sha256(folder.url.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found.mkdir(exist_ok=True)
+        state = home.lstat()
+    except OSError as error:
+        raise StoreError(f"{home} must be writable.", f"The system says: {error.strerror}.", "Set TMPDIR elsewhere.") from error
+    if hasattr(os, "getuid") and (state.st_uid != os.getuid() or not home.is_dir() or home.is_symlink()):
+        raise StoreError(f"{home} must be this user's own folder.", "It is another's.", "Set TMPDIR elsewhere.")
+    return found
+
+
+def forget(folder: Place) -> None:
+    """Remove the local copies of what lies in a remote ``folder``. Files that are mapped stay readable to those who map them."""
+    if isinstance(folder, Remote):
+        shutil.rmtree(scratch(folder), ignore_errors=True)
+
+
+def copy_of(at: Remote, key: str) -> Path:
+    """Return where the local copy of the content ``key`` at ``at`` lies, or would lie."""
+    return scratch(at.parent) / f"{key[:16]}-{at.name}"
+
+
+def fetched(at: Place, sha256: str = "") -> Path:
+    """Return a local file with the content of ``at``: itself where it is local, else a copy, made now if there is none.
+
+    Args:
+        sha256: of the content, where it is known; a copy is then proven by it. Else the copy is of the object that is there
+            now (`stamp`).
+
+    Raises:
+        FileNotFoundError: there is no file.
+        StoreError: it cannot be read, or its content is another.
+    """
+    if isinstance(at, Path):
+        return at
+    bytes_there, state = (-1, 0) if sha256 else stamp(at)
+    copy = copy_of(at, sha256 or f"{state:016x}")
+    if copy.exists():
+        return copy
+    with _alone(copy):
+        if not copy.exists():
+            part = copy.with_name(f"{copy.name}.{os.getpid()}.part")
+            try:
+                tried("read", at, lambda system, path: _download(system, path, part, bytes_there, sha256))
+                os.replace(part, copy)
+            finally:
+                part.unlink(missing_ok=True)
+    return copy
+
+
+def _download(system: Any, path: str, part: Path, size: int, sha256: str) -> None:
+    system.get_file(path, str(part))
+    if sha256:
+        with part.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != sha256:
+            raise ConnectionError(f"its sha256 is {found[:16]}... and not {sha256[:16]}...")
+    elif part.stat().st_size != size:
+        raise ConnectionError(f"{part.stat().st_size:,} of {size:,} bytes arrived")
+
+
+@contextmanager
+def _alone(copy: Path) -> Iterator[None]:
+    """Let one process of this machine at a time make ``copy``."""
+    try:
+        import fcntl
+    except ImportError:  # not posix: two may download, and the last stays
+        yield
+        return
+    with copy.with_name(f"{copy.name}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

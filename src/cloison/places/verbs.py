@@ -1,0 +1,140 @@
+"""What is done with places: listed, measured, read, put, removed. One verb for the local disk and for all other file systems."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from cloison.places.remote import Place, Remote, tried
+
+__all__ = ["beside", "create", "put", "read", "remove", "remove_tree", "size", "sizes", "stamp"]
+
+
+def sizes(folder: Place) -> dict[str, int]:
+    """Return the names and sizes in bytes of the files in ``folder``, and its folders' names with -1; {} for none.
+
+    Cost: one listing.
+    """
+    if isinstance(folder, Path):
+        try:
+            with os.scandir(folder) as entries:
+                return {entry.name: -1 if entry.is_dir() else entry.stat().st_size for entry in entries}
+        except FileNotFoundError:
+            return {}
+    try:
+        found = tried("listed", folder, lambda system, path: system.ls(path, detail=True))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    named = {str(one["name"]).rstrip("/").rpartition("/")[2]: one for one in found}
+    named.pop("", None)  # what some stores hold in place of a folder
+    return {name: -1 if one["type"] == "directory" else int(one["size"]) for name, one in named.items()}
+
+
+def size(at: Place) -> int | None:
+    """Return the bytes of the file at a place; None where there is no file."""
+    if isinstance(at, Path):
+        return at.stat().st_size if at.is_file() else None
+    found = _info(at)
+    return None if found is None or found["type"] != "file" else int(found["size"])
+
+
+def stamp(at: Place) -> tuple[int, int]:
+    """Return (size in bytes, an integer that is another one when the file was written since).
+
+    It is the time of the last change on the local disk, and elsewhere made of all that the store says of the object (its
+    ETag, say).
+
+    Raises:
+        FileNotFoundError: there is no file.
+    """
+    if isinstance(at, Path):
+        state = os.stat(at)
+        return state.st_size, state.st_mtime_ns
+    found = _info(at)
+    if found is None:
+        raise FileNotFoundError(f"there is no {at}")
+    # Not all of it: some fields are another in a listing than in an answer of its own, or change as one looks.
+    said = repr([(name, str(found[name])) for name in _IDENTITY if found.get(name) is not None])
+    return int(found["size"] or 0), int.from_bytes(hashlib.sha256(said.encode()).digest()[:6], "little")
+
+
+_IDENTITY = ("size", "ETag", "etag", "md5Hash", "crc32c", "generation", "content_md5", "LastModified", "last_modified", "mtime")
+_IDENTITY = (*_IDENTITY, "modified", "created", "updated", "VersionId")
+
+
+def read(at: Place) -> bytes:
+    """Return the whole content at a place.
+
+    Raises:
+        FileNotFoundError: there is no file.
+    """
+    if isinstance(at, Path):
+        return at.read_bytes()
+    return bytes(tried("read", at, lambda system, path: system.cat_file(path)))
+
+
+def put(local: Path, at: Remote) -> None:
+    """Put the local file ``local`` at ``at``, by one put: object stores show an object whole or not at all."""
+    expected = local.stat().st_size
+
+    def request(system: Any, path: str) -> None:
+        system.put_file(str(local), path)
+        found = system.info(path)["size"]
+        if found is not None and int(found) != expected:
+            raise ConnectionError(f"{found:,} of {expected:,} bytes arrived")
+
+    tried("written", at, request)
+
+
+def create(at: Remote, content: bytes) -> bool:
+    """Put ``content`` where nothing is, and return True; return False, and change nothing, where something is.
+
+    Of two that create at once one gets False on stores with conditional writes (S3, GCS); on others that is likely only.
+    """
+
+    def request(system: Any, path: str) -> bool:
+        try:
+            system.pipe_file(path, content, mode="create")
+        except FileExistsError:
+            return bool(system.cat_file(path) == content)  # ours: an earlier try arrived, and its answer was lost
+        return True
+
+    return tried("written", at, request)
+
+
+def remove(at: Place) -> None:
+    """Remove the file at a place, if there is one."""
+    if isinstance(at, Path):
+        at.unlink(missing_ok=True)
+        return
+    try:
+        tried("removed", at, lambda system, path: system.rm_file(path))
+    except FileNotFoundError:
+        pass
+
+
+def remove_tree(folder: Place) -> None:
+    """Remove a folder and all below it, if it is there."""
+    if isinstance(folder, Path):
+        if folder.exists():
+            shutil.rmtree(folder)
+        return
+    try:
+        tried("removed", folder, lambda system, path: system.rm(path, recursive=True))
+    except FileNotFoundError:
+        pass
+
+
+def beside(at: Place, name: str) -> Place:
+    """Return the place called ``name`` in the folder that ``at`` lies in."""
+    return at.resolve().parent / name if isinstance(at, Path) else at.parent / name
+
+
+def _info(at: Remote) -> dict[str, Any] | None:
+    try:
+        return dict(tried("read", at, lambda system, path: system.info(path)))
+    except FileNotFoundError:
+        return None
