@@ -9,14 +9,13 @@ from __future__ import annotations
 import getpass
 import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cloison.errors import StoreError
+from cloison.errors import ChangedError, StoreError
 from cloison.places.remote import Place, Remote, tried
 from cloison.places.verbs import stamp
 
@@ -46,9 +45,11 @@ def scratch(folder: Place) -> Path:
 
 
 def forget(folder: Place) -> None:
-    """Remove the local copies of what lies in a remote ``folder``. Files that are mapped stay readable to those who map them."""
+    """Remove the local copies of what lies in a remote ``folder``; who has mapped one keeps it."""
     if isinstance(folder, Remote):
-        shutil.rmtree(scratch(folder), ignore_errors=True)
+        for file in scratch(folder).iterdir():
+            if not file.name.endswith(".part"):  # of another run, which is at work
+                file.unlink(missing_ok=True)
 
 
 def copy_of(at: Remote, key: str) -> Path:
@@ -65,34 +66,37 @@ def fetched(at: Place, sha256: str = "") -> Path:
 
     Raises:
         FileNotFoundError: there is no file.
-        StoreError: it cannot be read, or its content is another.
+        ChangedError: its content is another.
+        StoreError: it cannot be read.
     """
     if isinstance(at, Path):
         return at
-    bytes_there, state = (-1, 0) if sha256 else stamp(at)
-    copy = copy_of(at, sha256 or f"{state:016x}")
+    copy = copy_of(at, sha256 or f"{stamp(at)[1]:016x}")
     if copy.exists():
         return copy
     with _alone(copy):
         if not copy.exists():
             part = copy.with_name(f"{copy.name}.{os.getpid()}.part")
             try:
-                tried("read", at, lambda system, path: _download(system, path, part, bytes_there, sha256))
+                tried("read", at, lambda system, path: _download(system, path, part, at, sha256))
                 os.replace(part, copy)
             finally:
                 part.unlink(missing_ok=True)
     return copy
 
 
-def _download(system: Any, path: str, part: Path, size: int, sha256: str) -> None:
+def _download(system: Any, path: str, part: Path, at: Remote, sha256: str) -> None:
     system.get_file(path, str(part))
+    size, arrived = system.info(path)["size"], part.stat().st_size
+    if size is not None and arrived != size:
+        raise ConnectionError(f"{arrived:,} of {size:,} bytes arrived")
     if sha256:
         with part.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != sha256:
-            raise ConnectionError(f"its sha256 is {found[:16]}... and not {sha256[:16]}...")
-    elif part.stat().st_size != size:
-        raise ConnectionError(f"{part.stat().st_size:,} of {size:,} bytes arrived")
+            raise ChangedError(
+                f"{at} must have the sha256 {sha256[:16]}...", f"It is {found[:16]}...", f"Remove {at.parent} and run again."
+            )
 
 
 @contextmanager

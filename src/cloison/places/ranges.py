@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
-from cloison.places.remote import Place, Remote, tried
+from cloison.places.remote import Place, Remote, filesystem, tried
 from cloison.places.verbs import stamp
 
 __all__ = ["RangedFile", "hold", "opened", "random_access"]
@@ -91,7 +91,7 @@ def hold(wanted: Iterable[tuple[RangedFile, int, int]]) -> None:
         return
 
     def request(system: Any, path: str) -> list[Any]:
-        paths = [system._strip_protocol(file.at.url) for file, _, _ in asked]
+        paths = [filesystem(file.at)[1] for file, _, _ in asked]
         starts, stops = [start for _, start, _ in asked], [stop for _, _, stop in asked]
         return list(system.cat_ranges(paths, starts, stops, on_error="return"))
 
@@ -100,7 +100,7 @@ def hold(wanted: Iterable[tuple[RangedFile, int, int]]) -> None:
             file.keep(start, content)
 
 
-def opened(at: Place, buffer_bytes: int = 1 << 20) -> BinaryIO:
+def opened(at: Place, buffer_bytes: int = 1 << 20) -> io.BufferedReader:
     """Return the file opened for reading bytes, and for seeking; elsewhere than on disk each ``buffer_bytes`` are a request.
 
     Raises:
@@ -108,7 +108,7 @@ def opened(at: Place, buffer_bytes: int = 1 << 20) -> BinaryIO:
     """
     if isinstance(at, Path):
         return at.open("rb")
-    return cast(BinaryIO, io.BufferedReader(RangedFile(at), buffer_bytes))
+    return io.BufferedReader(RangedFile(at), buffer_bytes)
 
 
 def random_access(at: Place, size: int | None = None) -> Any:

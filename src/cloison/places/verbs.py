@@ -1,16 +1,24 @@
-"""What is done with places: listed, measured, read, put, removed. One verb for the local disk and for all other file systems."""
+"""What is done with places: listed, measured, read, put, removed; one verb for the local disk and all other file systems."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cloison.places.remote import Place, Remote, tried
 
 __all__ = ["beside", "create", "put", "read", "remove", "remove_tree", "size", "sizes", "stamp"]
+
+
+_IDENTITY = (
+    *("size", "ETag", "etag", "md5Hash", "crc32c", "content_md5", "generation", "VersionId"),
+    *("LastModified", "last_modified", "mtime", "modified", "created", "updated"),
+)
+"""What stores say of an object that is another when the object is."""
 
 
 def sizes(folder: Place) -> dict[str, int]:
@@ -61,10 +69,6 @@ def stamp(at: Place) -> tuple[int, int]:
     return int(found["size"] or 0), int.from_bytes(hashlib.sha256(said.encode()).digest()[:6], "little")
 
 
-_IDENTITY = ("size", "ETag", "etag", "md5Hash", "crc32c", "generation", "content_md5", "LastModified", "last_modified", "mtime")
-_IDENTITY = (*_IDENTITY, "modified", "created", "updated", "VersionId")
-
-
 def read(at: Place) -> bytes:
     """Return the whole content at a place.
 
@@ -110,10 +114,8 @@ def remove(at: Place) -> None:
     if isinstance(at, Path):
         at.unlink(missing_ok=True)
         return
-    try:
+    with suppress(FileNotFoundError):
         tried("removed", at, lambda system, path: system.rm_file(path))
-    except FileNotFoundError:
-        pass
 
 
 def remove_tree(folder: Place) -> None:
@@ -122,10 +124,8 @@ def remove_tree(folder: Place) -> None:
         if folder.exists():
             shutil.rmtree(folder)
         return
-    try:
+    with suppress(FileNotFoundError):
         tried("removed", folder, lambda system, path: system.rm(path, recursive=True))
-    except FileNotFoundError:
-        pass
 
 
 def beside(at: Place, name: str) -> Place:

@@ -1,7 +1,9 @@
-"""Files that are whole or not there: written beside their place under another name, synced, and moved into it.
+"""Files that are whole or not there: written under another name on the local disk, and then moved, or put, into their place.
 
-A reader never sees half a file under its real name. What a killed writer leaves behind ends in ``.part`` and is removed by
-`sweep`. Every operating-system error becomes a StoreError that says what to do about it.
+On the local disk a file is written beside its place, synced and moved into it. On other file systems (`cloison.places`) it is
+written among temporary files and then put by one request: stores of objects show an object whole or not at all, and none need
+know how to rename. A reader never sees half a file under its real name. What a killed writer leaves behind ends in ``.part``
+and is removed by `sweep`. Every operating-system error becomes a StoreError that says what to do about it.
 """
 
 from __future__ import annotations
@@ -16,11 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from cloison.errors import StoreError
+from cloison.places import Place, Remote, opened, put, read, remove, scratch
+from cloison.places.copies import copy_of
 
 __all__ = ["PART", "claim", "file_sha256", "read_json", "replacing", "store_errors", "sweep", "sync_folder", "write_json"]
 
 PART = ".part"
 """The suffix of files that are not finished."""
+
+_HASHED_BYTES = 1 << 23
+"""Bytes of a request where a file on another file system is read from end to end."""
 
 _REMEDIES = {
     errno.ENOSPC: "Free space on that disk and run again: what is finished is kept.",
@@ -48,12 +55,17 @@ def store_errors(doing: str) -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Give a path to write to; when the block ends well, what was written is at ``path``, synced, else nothing is.
+def replacing(path: Place, *, durable: bool = True, keep: bool = False) -> Iterator[Path]:
+    """Give a local path to write to; when the block ends well, what was written is at ``path``, synced, else nothing is.
 
     Args:
         durable: False for what the next run makes anew anyway: it outlives this process, and a loss of power may cost it.
+        keep: of what goes to another file system, leave the local copy that `cloison.places.fetched` finds.
     """
+    if isinstance(path, Remote):
+        with _sending(path, keep) as part:
+            yield part
+        return
     part = path.with_name(f"{path.name}.{os.getpid()}{PART}")
     with store_errors(f"{path} cannot be written"):
         try:
@@ -72,6 +84,19 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
             raise
 
 
+@contextmanager
+def _sending(path: Remote, keep: bool) -> Iterator[Path]:
+    part = scratch(path.parent) / f"{path.name}.{os.getpid()}{PART}"
+    with store_errors(f"{path} cannot be written"):
+        try:
+            yield part
+            put(part, path)
+            if keep:
+                os.replace(part, copy_of(path, file_sha256(part)))
+        finally:
+            part.unlink(missing_ok=True)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in ``folder`` durable, where the system can."""
     try:
@@ -86,14 +111,14 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Place, value: Any) -> None:
     """Put ``value`` at ``path`` as JSON with sorted keys, whole or not at all."""
     text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
     with replacing(path) as part:
         part.write_text(text + "\n", encoding="utf-8", errors="surrogatepass")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Place) -> Any:
     """Return the JSON at ``path``, or None when there is no such file.
 
     Raises:
@@ -101,7 +126,7 @@ def read_json(path: Path) -> Any:
     """
     with store_errors(f"{path} cannot be read"):
         try:
-            content = path.read_bytes()
+            content = read(path)
         except FileNotFoundError:
             return None
     try:
@@ -110,14 +135,20 @@ def read_json(path: Path) -> Any:
         raise StoreError(f"{path} must be JSON.", f"It does not parse: {error}.", "Remove it and run again.") from error
 
 
-def file_sha256(path: Path) -> str:
-    """Return the sha256 (hex) of the content at ``path``. Cost: one read, about 2 GB a second."""
-    with store_errors(f"{path} cannot be read"), path.open("rb") as file:
+def file_sha256(path: Place) -> str:
+    """Return the sha256 (hex) of the content at ``path``. Cost: one read, about 2 GB a second on the local disk."""
+    with store_errors(f"{path} cannot be read"), opened(path, _HASHED_BYTES) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def claim(folder: Path) -> None:
+def claim(folder: Place) -> None:
     """Make ``folder`` (with its parents) and prove that it can be written to."""
+    if isinstance(folder, Remote):
+        probe_there = folder / f".probe.{os.getpid()}{PART}"
+        with replacing(probe_there) as part:
+            part.write_bytes(b"cloison")
+        remove(probe_there)
+        return
     with store_errors(f"{folder} cannot be used"):
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe.{os.getpid()}{PART}"
@@ -127,9 +158,14 @@ def claim(folder: Path) -> None:
             probe.unlink(missing_ok=True)
 
 
-def sweep(folder: Path, *, alone: bool = False) -> None:
-    """Remove the unfinished files of writers that are gone; of all writers where the caller is ``alone`` (holds the lock)."""
-    if folder.is_dir():
+def sweep(folder: Place, *, alone: bool = False) -> None:
+    """Remove the unfinished files of writers that are gone; of all writers where the caller is ``alone`` (holds the lock).
+
+    On other file systems nothing unfinished has a place; what is removed are the local files of writers that are gone.
+    """
+    if isinstance(folder, Remote):
+        sweep(scratch(folder))
+    elif folder.is_dir():
         for path in folder.glob(f"*{PART}"):
             writer = path.name.removesuffix(PART).rpartition(".")[2]
             if alone or not (writer.isdigit() and _lives(int(writer))):

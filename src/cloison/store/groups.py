@@ -2,7 +2,7 @@
 
 A Parquet row group is decoded whole (about 10 ns a token), and a block is a view into it. The last few decoded groups, and the
 last few open files, are kept, each thread having its own: readers share nothing that a second thread or a forked process could
-find half done.
+find half done. Of files that lie elsewhere than on disk a group is one request, and `Groups.fetch` makes many at once.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cloison.blocks import Block
+from cloison.places import Place, RangedFile, Remote, hold, random_access
 from cloison.segments import Segments
 from cloison.store.columns import RESERVED
 from cloison.store.files import store_errors
@@ -30,6 +30,9 @@ __all__ = ["Group", "Groups"]
 
 _OPEN_FILES = 96
 """Files that a thread holds open, each with its parsed footer (some 0.5 MB): far below the usual limit of 1,024."""
+
+_FOOTER_BYTES = 1 << 17
+"""What the footer of a file of blocks has, nearly always; where it has more, reading it takes one request more."""
 
 Flat = tuple[Any, npt.NDArray[Any]]
 
@@ -90,20 +93,19 @@ class Groups:
     """The row groups of a packed data set.
 
     Args:
-        folder: where the shards are.
+        folder: where the shards are, on disk or elsewhere.
         manifest: what they are.
         kept: decoded groups that a thread holds at most.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, kept: int) -> None:
+    def __init__(self, folder: Place, manifest: Manifest, kept: int) -> None:
         self._folder, self._manifest, self._kept = folder, manifest, kept
         self._ends = [0, *accumulate(shard.num_blocks for shard in manifest.shards)]
         self._own = threading.local()
 
     def block(self, index: int) -> Block:
         """Return block ``index`` (0 .. blocks - 1). Cost: one row group decoded, unless it is among those kept."""
-        shard = bisect_right(self._ends, index) - 1
-        number, row = divmod(index - self._ends[shard], self._manifest.blocks_per_group)
+        shard, number, row = self._place(index)
         return self._group(shard, number).block(row)
 
     def column(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
@@ -111,7 +113,10 @@ class Groups:
         values, counts = [], []
         for shard in range(len(self._manifest.shards)):
             with self._reading(shard):
-                found = self._file(shard).read([name]).column(name)
+                file = self._file(shard)
+                self._hold(self._column_ranges(shard, file, name))
+                found = file.read([name]).column(name)
+                self._release()
             for chunk in found.chunks:
                 values.append(chunk.flatten().to_numpy(zero_copy_only=False))
                 counts.append(np.diff(chunk.offsets.to_numpy()).astype(np.int64))
@@ -120,6 +125,27 @@ class Groups:
         flat = np.concatenate(values)
         flat.setflags(write=False)
         return flat, np.concatenate(counts)
+
+    def fetch(self, indices: Iterable[int]) -> None:
+        """Decode the groups of the blocks ``indices`` that are not there, asking for all at once: one wait in place of many.
+
+        At most as many as are kept. On the local disk there is nothing to wait for, and nothing is done.
+        """
+        if not isinstance(self._folder, Remote):
+            return
+        wanted = dict.fromkeys(self._place(index)[:2] for index in indices)
+        lacking = [key for key in wanted if key not in self._mine("groups")][: self._kept]
+        with store_errors(f"{self._folder} cannot be read"):
+            self._open_all({shard for shard, _ in lacking})
+            self._hold([self._group_range(shard, number) for shard, number in lacking])
+        for shard, number in lacking:
+            self._group(shard, number)
+        self._release()
+
+    def _place(self, index: int) -> tuple[int, int, int]:
+        """Return shard, group in it and row in that of block ``index``."""
+        shard = bisect_right(self._ends, index) - 1
+        return shard, *divmod(index - self._ends[shard], self._manifest.blocks_per_group)
 
     def _reading(self, shard: int) -> Any:
         return store_errors(f"{self._folder / self._manifest.shards[shard].name} cannot be read")
@@ -144,16 +170,65 @@ class Groups:
         files: OrderedDict[int, pq.ParquetFile] = self._mine("files")
         if shard not in files:
             # Read, not mapped: what was read of a mapped file counts as memory of the process until it is closed.
-            files[shard] = pq.ParquetFile(self._folder / self._manifest.shards[shard].name)
+            source = self._source(shard)
+            files[shard] = pq.ParquetFile(source, pre_buffer=isinstance(source, RangedFile))
             while len(files) > _OPEN_FILES:
                 files.popitem(last=False)[1].close()
         files.move_to_end(shard)
         return files[shard]
 
+    def _source(self, shard: int) -> Any:
+        """Return what the file of ``shard`` is read from: its path, or what asks for ranges of it."""
+        known = self._manifest.shards[shard]
+        if not isinstance(self._folder, Remote):
+            return random_access(self._folder / known.name)
+        sources: OrderedDict[int, RangedFile] = self._mine("sources")
+        if shard not in sources:
+            sources[shard] = RangedFile(self._folder / known.name, known.size_bytes)
+        return sources[shard]
+
+    def _open_all(self, shards: Iterable[int]) -> None:
+        new = [shard for shard in shards if shard not in self._mine("files")][:_OPEN_FILES]
+        ends = [(self._source(shard), self._manifest.shards[shard].size_bytes) for shard in new]
+        self._hold([(file, max(0, size - _FOOTER_BYTES), size) for file, size in ends])
+        for shard in new:
+            self._file(shard)
+        self._release()
+
+    def _group_range(self, shard: int, number: int) -> tuple[RangedFile, int, int]:
+        group = self._file(shard).metadata.row_group(number)
+        edges = [_extent(group.column(column)) for column in range(group.num_columns)]
+        return self._source(shard), min(start for start, _ in edges), max(stop for _, stop in edges)
+
+    def _column_ranges(self, shard: int, file: pq.ParquetFile, name: str) -> list[tuple[RangedFile, int, int]]:
+        """Return where the column lies in a file that is elsewhere than on disk: a stretch in each group."""
+        if not isinstance(self._folder, Remote):
+            return []
+        metadata = file.metadata
+        groups = map(metadata.row_group, range(metadata.num_row_groups))
+        chunks = [group.column(column) for group in groups for column in range(group.num_columns)]
+        source = self._source(shard)
+        return [(source, *_extent(chunk)) for chunk in chunks if chunk.path_in_schema.split(".")[0] == name]
+
+    def _hold(self, wanted: list[tuple[RangedFile, int, int]]) -> None:
+        hold(wanted)
+        self._mine("held").update((id(file), file) for file, _, _ in wanted)
+
+    def _release(self) -> None:
+        held = self._mine("held")
+        while held:
+            held.popitem()[1].release()
+
     def _mine(self, name: str) -> OrderedDict[Any, Any]:
         """Return this thread's own ``name``."""
         own: dict[str, OrderedDict[Any, Any]] = self._own.__dict__
         return own.setdefault(name, OrderedDict())
+
+
+def _extent(chunk: Any) -> tuple[int, int]:
+    """Return where a column chunk begins and ends in its file, in bytes."""
+    start = chunk.data_page_offset if chunk.dictionary_page_offset is None else chunk.dictionary_page_offset
+    return start, start + chunk.total_compressed_size
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from cloison.errors import CloisonError, ManifestError
 from cloison.ledger import Ledger
+from cloison.places import Place, sizes
 from cloison.spec import FORMAT_VERSION, PackSpec
 from cloison.store.files import read_json, write_json
 from cloison.store.shards import Shard
@@ -113,7 +113,7 @@ class Manifest:
         return cls(**values)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Place) -> Manifest:
     """Return the manifest of the data set at ``folder``.
 
     Raises:
@@ -122,7 +122,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     plain = read_json(path)
     if plain is None:
-        partial = folder.is_dir() and any(folder.glob("blocks-*.parquet"))
+        partial = any(name.startswith("blocks-") and name.endswith(".parquet") for name in _names(folder))
         raise ManifestError(
             f"{folder} must be a packed data set.",
             "There are blocks but no manifest: packing did not finish." if partial else f"There is no {MANIFEST}.",
@@ -133,6 +133,13 @@ def read_manifest(folder: Path) -> Manifest:
     return Manifest.from_dict(plain)
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def _names(folder: Place) -> list[str]:
+    try:
+        return list(sizes(folder))
+    except OSError:  # no folder, or none that can be listed
+        return []
+
+
+def write_manifest(folder: Place, manifest: Manifest) -> None:
     """Put the manifest into ``folder``: from then on the data set is whole."""
     write_json(folder / MANIFEST, manifest.to_dict())

@@ -1,7 +1,8 @@
-"""Packed: a packed data set on disk, opened. Random access by block, nothing read before it is asked for."""
+"""Packed: a packed data set, opened where it lies. Random access by block, nothing read before it is asked for."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,10 +15,11 @@ import numpy.typing as npt
 from cloison.blocks import Block
 from cloison.errors import ChangedError
 from cloison.ledger import Ledger
+from cloison.places import Place, Remote, place, sizes
 from cloison.segments import Segments
 from cloison.showing import repr_html
 from cloison.spec import PackSpec
-from cloison.store.files import file_sha256
+from cloison.store.files import file_sha256, store_errors
 from cloison.store.groups import Groups
 from cloison.store.manifest import Manifest, read_manifest
 
@@ -26,22 +28,26 @@ __all__ = ["Packed", "open"]
 _CACHED_GROUPS = 4
 
 
-def open(path: str | Path) -> Packed:
-    """Return the packed data set at ``path``.
+def open(path: str | os.PathLike[str] | Remote) -> Packed:
+    """Return the packed data set at ``path``, a folder or a URL (``s3://bucket/packed``).
 
     Its files are there with the sizes that the manifest states; `Packed.verify` proves their content.
 
     Raises:
         ManifestError: no manifest, or a damaged one.
         ChangedError: a file is missing or has another size.
+
+    Cost: the manifest, and one listing. A block of a data set that lies elsewhere than on disk is one request (and one a file).
     """
-    folder = Path(path)
+    folder = place(path)
     manifest = read_manifest(folder)
+    with store_errors(f"{folder} cannot be read"):
+        there = sizes(folder)
     for shard in manifest.shards:
         file = folder / shard.name
-        if Path(shard.name).name != shard.name or not file.is_file():
+        size = there.get(shard.name, -1)
+        if Path(shard.name).name != shard.name or size < 0:
             raise ChangedError(f"{file} must be there.", "It is missing.", "Pack again into an empty folder, or restore it.")
-        size = file.stat().st_size
         if size != shard.size_bytes:
             raise ChangedError(
                 f"{file} must have {shard.size_bytes:,} bytes.", f"It has {size:,}.", "Pack again, or restore the file."
@@ -56,7 +62,7 @@ class Packed:
     Equal when the logical hashes are. It can be pickled: what travels is the path.
     """
 
-    path: Path
+    path: Place
     manifest: Manifest
 
     # ------------------------------------------------------------------ what it is

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cloison.places import Place
 from cloison.segments import IGNORE
 from cloison.store.columns import BlockRows, Carried, LogicalHash, to_table
-from cloison.store.files import file_sha256, replacing, store_errors
+from cloison.store.files import file_sha256, replacing
 
 __all__ = [
     "GROUP_TOKENS",
@@ -82,7 +82,7 @@ def blocks_per_shard(capacity: int, num_blocks: int) -> int:
 
 
 def write_shard(
-    path: Path, batches: Iterable[BlockRows], layout: pa.Schema, carried: tuple[Carried, ...], capacity: int
+    path: Place, batches: Iterable[BlockRows], layout: pa.Schema, carried: tuple[Carried, ...], capacity: int
 ) -> Shard:
     """Put a file of the blocks in ``batches`` at ``path``, whole or not at all, and return what is in it.
 
@@ -91,22 +91,19 @@ def write_shard(
     group = blocks_per_group(capacity)
     meaning = LogicalHash()
     blocks = segments = tokens = targets = 0
-    with (
-        replacing(path) as part,
-        pq.ParquetWriter(
+    with replacing(path) as part:
+        with pq.ParquetWriter(
             part, layout, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=False
-        ) as writer,
-    ):
-        for rows in batches:
-            meaning.update(rows)
-            writer.write_table(to_table(rows, layout, carried), row_group_size=group)
-            blocks += rows.block_segments.size
-            segments += rows.seq_lengths.size
-            tokens += rows.input_ids.size
-            targets += int(np.count_nonzero(rows.labels != IGNORE))
-    with store_errors(f"{path} cannot be read"):
-        size = path.stat().st_size
-    return Shard(path.name, blocks, segments, tokens, targets, size, file_sha256(path), meaning.hexdigest())
+        ) as writer:
+            for rows in batches:
+                meaning.update(rows)
+                writer.write_table(to_table(rows, layout, carried), row_group_size=group)
+                blocks += rows.block_segments.size
+                segments += rows.seq_lengths.size
+                tokens += rows.input_ids.size
+                targets += int(np.count_nonzero(rows.labels != IGNORE))
+        size, found = part.stat().st_size, file_sha256(part)
+    return Shard(path.name, blocks, segments, tokens, targets, size, found, meaning.hexdigest())
 
 
 def overall_hash(shards: Iterable[Shard]) -> str:

@@ -9,6 +9,7 @@ empty ones are rows of length 0. The columns of a unit: ``input_ids`` list<int32
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cloison.errors import ChangedError, RecordError, StoreError
+from cloison.places import Place, fetched, size
 from cloison.store.files import file_sha256, read_json, replacing, store_errors, write_json
 
 __all__ = ["SPAN_LAYOUT", "UNIT_TOKENS", "TokenStore", "Unit", "chunk_is_whole", "open_token_store", "raw_rows", "write_chunk"]
@@ -27,6 +29,9 @@ UNIT_TOKENS = 1 << 22
 """Tokens after which a unit is closed: what writing and reading a store holds at once."""
 
 CARRY = "carry:"
+
+_DOWNLOADS = 8
+"""Chunks that are copied from another file system at once."""
 
 SPAN_LAYOUT = np.dtype(
     [
@@ -78,7 +83,7 @@ def _batch(unit: Unit) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns | {CARRY + name: array for name, array in unit.columns.items()})
 
 
-def write_chunk(folder: Path, index: int, units: Iterable[Unit], facts: Mapping[str, Any]) -> dict[str, Any]:
+def write_chunk(folder: Place, index: int, units: Iterable[Unit], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Put chunk ``index`` of a store into ``folder``, whole or not at all, and return its record (also kept beside it).
 
     Args:
@@ -88,34 +93,34 @@ def write_chunk(folder: Path, index: int, units: Iterable[Unit], facts: Mapping[
     path = folder / f"chunk-{index:06d}.arrow"
     samples = tokens = spans = 0
     layout = pa.schema([])
-    with replacing(path) as part, pa.OSFile(str(part), "wb") as sink:
-        writer = None
-        for unit in units:
-            batch = _batch(unit)
+    with replacing(path, keep=True) as part:
+        with pa.OSFile(str(part), "wb") as sink:
+            writer = None
+            for unit in units:
+                batch = _batch(unit)
+                if writer is None:
+                    layout = batch.schema
+                    writer = pa.ipc.new_file(sink, layout)
+                writer.write_batch(batch if batch.schema == layout else _cast(batch, layout))
+                samples += unit.lengths.size
+                tokens += unit.input_ids.size
+                spans += unit.spans.size
             if writer is None:
-                layout = batch.schema
-                writer = pa.ipc.new_file(sink, layout)
-            writer.write_batch(batch if batch.schema == layout else _cast(batch, layout))
-            samples += unit.lengths.size
-            tokens += unit.input_ids.size
-            spans += unit.spans.size
-        if writer is None:
-            writer = pa.ipc.new_file(sink, pa.schema([]))
-        writer.close()
-    with store_errors(f"{path} cannot be read"):
-        size = path.stat().st_size
+                writer = pa.ipc.new_file(sink, pa.schema([]))
+            writer.close()
+        size_bytes, sha256 = part.stat().st_size, file_sha256(part)
     record = {
         "index": index,
         "name": path.name,
         "num_samples": samples,
         "num_tokens": tokens,
         "num_spans": spans,
-        "size_bytes": size,
-        "sha256": file_sha256(path),
+        "size_bytes": size_bytes,
+        "sha256": sha256,
         "schema": layout.serialize().to_pybytes().hex(),
         **facts,
     }
-    write_json(path.with_suffix(".json"), record)
+    write_json(folder / f"chunk-{index:06d}.json", record)
     return record
 
 
@@ -132,26 +137,32 @@ def _cast(batch: pa.RecordBatch, layout: pa.Schema) -> pa.RecordBatch:
         ) from error
 
 
-def chunk_is_whole(folder: Path, index: int) -> dict[str, Any] | None:
+def chunk_is_whole(folder: Place, index: int) -> dict[str, Any] | None:
     """Return the record of chunk ``index`` when it is finished and its content is as recorded, else None."""
     path = folder / f"chunk-{index:06d}.arrow"
-    record = read_json(path.with_suffix(".json"))
-    if not isinstance(record, dict) or not path.is_file() or path.stat().st_size != record["size_bytes"]:
-        return None
-    return record if file_sha256(path) == record["sha256"] else None
+    record = read_json(folder / f"chunk-{index:06d}.json")
+    with store_errors(f"{path} cannot be read"):
+        if not isinstance(record, dict) or size(path) != record["size_bytes"]:
+            return None
+    if isinstance(path, Path):
+        return record if file_sha256(path) == record["sha256"] else None
+    return record  # its content is proven by the copy that the next steps read
 
 
 class TokenStore:
-    """A whole token store, mapped. Samples are found by index; nothing is copied until it is gathered."""
+    """A whole token store, mapped. Samples are found by index; nothing is copied until it is gathered.
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
+    Of a store on another file system, local copies of its chunks are mapped (`cloison.places.fetched`).
+    """
+
+    def __init__(self, folder: Place, facts: Mapping[str, Any]) -> None:
         self.folder = folder
         self.facts = facts
         self.chunks: Sequence[Mapping[str, Any]] = facts["chunks"]
         self._batches: list[pa.RecordBatch] = []
         firsts = [0]
-        for chunk in self.chunks:
-            for batch in _mapped(folder / chunk["name"], chunk):
+        for path, chunk in zip(_copies(folder, self.chunks), self.chunks, strict=True):
+            for batch in _mapped(path, chunk):
                 self._batches.append(batch)
                 firsts.append(firsts[-1] + batch.num_rows)
         self._firsts = np.array(firsts, np.int64)
@@ -238,7 +249,7 @@ def raw_rows(structured: npt.NDArray[np.void]) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(structured).view(np.uint8).reshape(structured.size, structured.dtype.itemsize)
 
 
-def open_token_store(folder: Path) -> TokenStore | None:
+def open_token_store(folder: Place) -> TokenStore | None:
     """Return the store at ``folder``, or None when it is not whole (never made, or its making was interrupted).
 
     Raises:
@@ -246,6 +257,20 @@ def open_token_store(folder: Path) -> TokenStore | None:
     """
     facts = read_json(folder / "store.json")
     return None if facts is None else TokenStore(folder, facts)
+
+
+def _copies(folder: Place, chunks: Sequence[Mapping[str, Any]]) -> Iterable[Path]:
+    if isinstance(folder, Path):
+        return [folder / chunk["name"] for chunk in chunks]
+    with ThreadPoolExecutor(_DOWNLOADS) as pool:
+        return list(pool.map(lambda chunk: _copy(folder / chunk["name"], chunk), chunks))
+
+
+def _copy(path: Place, chunk: Mapping[str, Any]) -> Path:
+    try:
+        return fetched(path, chunk["sha256"])
+    except FileNotFoundError as error:
+        raise ChangedError(f"{path} must be there.", "It is missing.", f"Remove {path.parent} and run again.") from error
 
 
 def _mapped(path: Path, chunk: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
