@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from cloison.errors import BoundaryError  # noqa: E402
-from cloison.exact.attention import boundaries, is_boundaries, segment_attention  # noqa: E402
+from cloison.exact.attention import segment_attention  # noqa: E402
+from cloison.exact.boundaries import boundaries, is_boundaries  # noqa: E402
 from cloison.segments import Segments  # noqa: E402
 
 HEADS, SIZE, VALUE = 4, 8, 6

@@ -12,6 +12,8 @@ from cloison.errors import InputError, NotExactError, require
 from cloison.exact.adapter import Adapter
 from cloison.exact.certificate import Certificate, compiled, set_up
 from cloison.exact.choices import remember, remembered
+from cloison.exact.faster import faster
+from cloison.exact.kernels import BY_DEVICE, KERNELS
 from cloison.exact.ladder import climb, named
 from cloison.exact.proving import Proof, holds_on, prove, said
 from cloison.exact.trial import Trial, in_eval, trial_of
@@ -33,6 +35,7 @@ def adapt(
     rungs: str = ORDER,
     bidirectional: bool = False,
     seed: int = 0,
+    kernels: Sequence[str] | None = None,
     cache: str | Path | None = None,
     show: bool = True,
 ) -> Adapter:
@@ -55,12 +58,15 @@ def adapt(
         rungs: the letters to try, in order.
         bidirectional: whether the model may look ahead inside a sample; else one that does is refused.
         seed: of the synthetic blocks.
+        kernels: what may compute our own attention in place of torch's SDPA per segment, in the order to try, of "flash"
+            (package flash_attn), "varlen_attn" (torch's) and "flex"; None: all three on CUDA, none elsewhere; (): none. The
+            first that is exact for this model is kept.
         cache: a folder for certificates by key; a choice found there is tried first, and proven again.
         show: write the certificate's line to standard error.
 
     Raises:
         NotExactError: no way is exact, with the table of what was tried and what each missed by; or the model looks ahead.
-        InputError: no module, unknown rungs, or outputs that are not finite.
+        InputError: no module, unknown rungs or kernels, or outputs that are not finite.
 
     Cost: some dozens of forwards and a few backwards of a small model on about 70 tokens; 0.3 to 2 s.
 
@@ -70,7 +76,7 @@ def adapt(
     'd'
     """
     require("torch", "hf")
-    _check(model, rungs)
+    _check(model, rungs, kernels)
     trial = trial_of(model, blocks, seed)
     key = Certificate(set_up(model), "", "", {}, {}, {}, (), "", ()).key
     ahead = trial.against.look_ahead(trial.model)
@@ -89,7 +95,7 @@ def adapt(
         missed = prove(trial, way, seed)
         if isinstance(missed, Proof):
             own = way if trial.model is model else named(model, trial.sample, trial.against.floor, way.choice)
-            found = _adapter(model, own, trial, missed, tried) if own is not None else "the model has no such way"
+            found = _adapter(model, own, trial, missed, tried, kernels) if own is not None else "the model has no such way"
             if isinstance(found, Adapter):
                 assert found.certificate is not None
                 remember(key, cache, found.certificate)
@@ -105,8 +111,12 @@ def adapt(
     )
 
 
-def _check(model: Any, rungs: str) -> None:
+def _check(model: Any, rungs: str, kernels: Sequence[str] | None) -> None:
     import torch
+
+    others = [kernel for kernel in kernels or () if kernel not in KERNELS]
+    if others or isinstance(kernels, str):
+        raise InputError(f"kernels are among {', '.join(KERNELS)}.", f"{kernels!r} has others.", 'Pass for example ["flex"].')
 
     unknown = sorted(set(rungs) - set(RUNGS))
     if unknown or not rungs:
@@ -131,7 +141,9 @@ def _candidates(trial: Trial, rungs: str, known: dict[str, Any] | None) -> Itera
         yield way
 
 
-def _adapter(model: torch.nn.Module, way: Way, trial: Trial, proof: Proof, tried: list[dict[str, Any]]) -> Adapter | str:
+def _adapter(
+    model: torch.nn.Module, way: Way, trial: Trial, proof: Proof, tried: list[dict[str, Any]], kernels: Sequence[str] | None
+) -> Adapter | str:
     """Return the adapter with its certificate, or what the way misses by on the model itself where a stand-in chose it."""
     untested = list(proof.report.certificate.get("not_tested", ()))
     verdicts = said(proof.report)
@@ -141,6 +153,10 @@ def _adapter(model: torch.nn.Module, way: Way, trial: Trial, proof: Proof, tried
             return wrong
         verdicts |= said(report, " on the model itself")
         untested.append("on the model itself: samples of more than 29 tokens, gradients (tested where the way was chosen)")
+    device = next(model.parameters()).device.type
+    way, quick, missed = faster(model, way, trial, BY_DEVICE.get(device, ()) if kernels is None else kernels)
+    if quick is not None:
+        verdicts |= said(quick, f" with the kernel {way.kernel}")
     certificate = Certificate(
         set_up(model),
         way.rung,
@@ -148,7 +164,7 @@ def _adapter(model: torch.nn.Module, way: Way, trial: Trial, proof: Proof, tried
         dict(way.choice),
         {"leak": proof.measured.leak, "equality": proof.measured.equality, "floor": trial.against.floor},
         verdicts,
-        tuple(tried),
+        (*tried, *missed),
         trial.stand_in,
         tuple(untested),
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from cloison.exact.kernels import SDPA
 from cloison.exact.sdpa_calls import answered
 from cloison.segments import Segments
 
@@ -34,11 +35,13 @@ class Changes:
         attention: the name of a registered attention, or None for the model's own.
         segments: the boundaries within which torch's own attention function is answered, or None.
         forwards: module to the forward that stands in for its own.
+        kernel: what answers torch's attention function.
     """
 
     attention: str | None = None
     segments: Segments | None = None
     forwards: Mapping[torch.nn.Module, Callable[..., Any]] = field(default_factory=lambda: MappingProxyType({}))
+    kernel: str = SDPA
 
     @contextmanager
     def on(self, model: torch.nn.Module) -> Iterator[None]:
@@ -50,7 +53,7 @@ class Changes:
             for module, forward in self.forwards.items():
                 stack.enter_context(replaced(module, "forward", forward))
             if self.segments is not None:
-                stack.enter_context(answered(self.segments))
+                stack.enter_context(answered(self.segments, self.kernel))
             yield
 
     @contextmanager

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloison.exact import below_limit, masks, mixers, own_attention, positions, rows, singles, varlen
 from cloison.exact.facts import Facts, facts_of
+from cloison.exact.kernels import KERNELS, SDPA
 from cloison.exact.probe import Reference
 from cloison.exact.signals import Signal, way_of
 from cloison.exact.ways import Way
@@ -14,7 +15,7 @@ from cloison.exact.ways import Way
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["climb", "named"]
+__all__ = ["climb", "named", "with_kernel"]
 
 _SIGNALS = {"a": varlen.signals, "b": positions.signals, "c": masks.signals, "d": own_attention.signals}
 _BASES = "adbc"
@@ -39,16 +40,24 @@ def climb(model: torch.nn.Module, sample: torch.Tensor, rungs: str, against: Ref
 def named(model: torch.nn.Module, sample: torch.Tensor, floor: float, choice: Mapping[str, Any]) -> Way | None:
     """Return the way of ``model`` that ``choice`` names, or None where it has no such."""
     facts = facts_of(model, sample, floor)
-    signals = _signals(facts)
     try:
+        kernel = choice.get("below", choice).get("kernel", SDPA)
+        signals = [signal.by(kernel) for signal in _signals(facts)] if kernel in KERNELS else []
         if "below" in choice:
             return below_limit.chosen(facts, signals, choice)
         if choice.get("rung") == "e":
             return mixers.chosen(model, signals, choice)
-    except (KeyError, TypeError):  # a choice from a file that says something else
+    except (AttributeError, KeyError, TypeError):  # a choice from a file that says something else
         return None
     ways = [*map(way_of, signals), *rows.ways(), *singles.ways()]
     return next((way for way in ways if dict(way.choice) == dict(choice)), None)
+
+
+def with_kernel(choice: Mapping[str, Any], kernel: str) -> dict[str, Any]:
+    """Return ``choice`` with our own attention computed by ``kernel``; of a way without it, what names no way."""
+    if "below" in choice:
+        return {**choice, "below": {**choice["below"], "kernel": kernel}}
+    return {**choice, "kernel": kernel}
 
 
 def _signals(facts: Facts) -> list[Signal]:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from cloison.exact.attention import boundaries, is_boundaries
 from cloison.exact.batches import PackedBatch
-from cloison.exact.calling import Changes
+from cloison.exact.boundaries import boundaries, is_boundaries
 from cloison.exact.layout import Layout, equal_lengths
 from cloison.exact.probe import Reference, packed_batch
 from cloison.exact.signals import Signal, run_packed, way_of
@@ -64,7 +63,7 @@ def wrapped(model: torch.nn.Module, signal: Signal, names: Sequence[str], style:
     def run(model: torch.nn.Module, batch: PackedBatch) -> Any:
         modules = [model.get_submodule(name) for name in names]
         forwards = {module: unpacked(module.forward, batch.segments, style) for module in modules}
-        return run_packed(model, batch, signal, Changes(signal.attention, batch.segments if signal.sdpa else None, forwards))
+        return run_packed(model, batch, signal, signal.changes(batch, forwards))
 
     signalled = way_of(signal)
     shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
@@ -81,7 +80,8 @@ def chosen(model: torch.nn.Module, signals: Sequence[Signal], choice: Mapping[st
 
 def choice_of_base(choice: Mapping[str, Any]) -> dict[str, Any]:
     """Return the choice of the signal that runs around the wrapped modules."""
-    return {"rung": choice["base"], "detail": choice["detail"], "positions": list(choice["positions"])}
+    plain = {"rung": choice["base"], "detail": choice["detail"], "positions": list(choice["positions"])}
+    return plain | ({"kernel": choice["kernel"]} if "kernel" in choice else {})
 
 
 def _class_of(module: torch.nn.Module) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cloison.exact.attention import NAME, boundaries, register
+from cloison.exact.attention import register, registered_name
 from cloison.exact.batches import PackedBatch
+from cloison.exact.boundaries import boundaries
 from cloison.exact.facts import Facts
 from cloison.exact.masks import shapes
 from cloison.exact.signals import Signal
@@ -27,7 +28,12 @@ def signals(facts: Facts) -> list[Signal]:
     register()
     return [
         Signal(
-            "d", detail.replace("one mask", "").replace("a mask", "windows"), _keywords(arrange), positions, NAME, dense=False
+            "d",
+            detail.replace("one mask", "").replace("a mask", "windows"),
+            _keywords(arrange),
+            positions,
+            registered_name(),
+            dense=False,
         )
         for positions in facts.positions
         for detail, arrange in shapes(facts)

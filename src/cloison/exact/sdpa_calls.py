@@ -10,14 +10,16 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from cloison.exact.attention import boundaries, segment_attention
+from cloison.exact.attention import segment_attention
+from cloison.exact.boundaries import boundaries
+from cloison.exact.kernels import SDPA
 from cloison.segments import Segments
 
 __all__ = ["answered"]
 
 
-def answered(segments: Segments) -> AbstractContextManager[Any]:
-    """Return a context in which every causal call over the rows of ``segments`` stays inside its segments.
+def answered(segments: Segments, kernel: str = SDPA) -> AbstractContextManager[Any]:
+    """Return a context in which ``kernel`` answers every causal call over the rows of ``segments``, inside its segments.
 
     Calls of other lengths, and calls with a mask, pass as they are: the experiment on the whole model judges them.
     """
@@ -39,7 +41,7 @@ def answered(segments: Segments) -> AbstractContextManager[Any]:
                     with torch._C.DisableTorchFunction():
                         out, _ = segment_attention(
                             None, query, key, named["value"], carried, named.get("dropout_p", 0.0), named.get("scale"),
-                            is_causal=bool(named.get("is_causal", False)),
+                            is_causal=bool(named.get("is_causal", False)), kernel=kernel,
                         )  # fmt: skip
                     return out.transpose(1, 2)
             return func(*args, **kwargs)

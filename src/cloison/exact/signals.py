@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from cloison.exact.attention import registered_name
 from cloison.exact.batches import PackedBatch
 from cloison.exact.calling import Changes, call
 from cloison.exact.facts import Positions
+from cloison.exact.kernels import SDPA
 from cloison.exact.ways import Way
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ class Signal:
         sdpa: whether calls of torch's ``scaled_dot_product_attention`` are answered segment by segment.
         dense: whether memory grows with the square of the row.
         fixed_shapes: see `Way`.
+        kernel: what computes our own attention, where that runs.
     """
 
     rung: str
@@ -40,21 +43,34 @@ class Signal:
     sdpa: bool = False
     dense: bool = True
     fixed_shapes: bool = False
+    kernel: str = SDPA
 
     @property
     def choice(self) -> dict[str, Any]:
         """Plain data that names this signal on any model."""
-        return {"rung": self.rung, "detail": self.detail, "positions": [self.positions.start, self.positions.planes]}
+        plain = {"rung": self.rung, "detail": self.detail, "positions": [self.positions.start, self.positions.planes]}
+        return plain if self.kernel == SDPA else plain | {"kernel": self.kernel}
+
+    def by(self, kernel: str) -> Signal:
+        """Return this signal with our own attention computed by ``kernel``; itself where that does not run."""
+        if self.attention is None and not self.sdpa:
+            return self
+        return replace(self, kernel=kernel, attention=self.attention and registered_name(kernel))
 
     @property
     def name(self) -> str:
         """The choice and the positions, for people."""
-        return ", ".join(part for part in (self.detail, str(self.positions)) if part)
+        kernel = "" if self.kernel == SDPA else f"{self.kernel} kernel"
+        return ", ".join(part for part in (self.detail, kernel, str(self.positions)) if part)
+
+    def changes(self, batch: PackedBatch, forwards: Mapping[Any, Callable[..., Any]] | None = None) -> Changes:
+        """Return what a call on ``batch`` changes on the model, ``forwards`` included."""
+        return Changes(self.attention, batch.segments if self.sdpa else None, forwards or {}, self.kernel)
 
 
 def run_packed(model: torch.nn.Module, batch: PackedBatch, signal: Signal, changes: Changes | None = None) -> Any:
     """Return the outputs of the packed rows as they are, under ``signal``."""
-    changes = Changes(signal.attention, segments=batch.segments if signal.sdpa else None) if changes is None else changes
+    changes = signal.changes(batch) if changes is None else changes
     keywords = signal.keywords(model, batch) | signal.positions.keywords(batch.segments, batch.input_ids.device)
     with changes.on_with_recomputation(model):
         return call(model, batch.input_ids, **keywords, **batch.options)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloison.exact.batches import PackedBatch
+from cloison.exact.kernels import SDPA
 
 if TYPE_CHECKING:
     import torch
@@ -35,8 +36,7 @@ class Way:
         detail: the choice within the rung, for people.
         run: (model, batch) to the model's outputs in packed row order, without a loss.
         layout: how `Adapter.collate` should lay out blocks: "flat" is one row for all, "rows" a row for each, where memory
-        grows
-            with the square of a row.
+            grows with the square of a row.
         fixed_shapes: whether equal [B, T] give equal graphs, whatever the segments: what compiled models need.
         choice: plain data that names the same choice on another model of the same kind.
     """
@@ -47,6 +47,11 @@ class Way:
     layout: Literal["flat", "rows"] = "flat"
     fixed_shapes: bool = False
     choice: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def kernel(self) -> str:
+        """What computes our own attention; "sdpa" also where that does not run."""
+        return str(self.choice.get("below", self.choice).get("kernel", SDPA))
 
     @property
     def name(self) -> str:
