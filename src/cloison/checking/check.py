@@ -10,13 +10,15 @@ from typing import Any, Literal
 import numpy as np
 
 from cloison.blocks import Block
-from cloison.checking.hits import Hit, Place
+from cloison.checking.hits import Hit
+from cloison.checking.hits import Place as Spot
 from cloison.checking.inspection import Inspection, Piece
 from cloison.checking.known import Known, known_of
 from cloison.checking.report import CheckReport
 from cloison.checking.sources import data_files, pieces
 from cloison.errors import InputError
 from cloison.ledger import GONE
+from cloison.places import Place, Remote, borrowed, place, size
 from cloison.store.files import file_sha256
 from cloison.store.manifest import MANIFEST, Manifest, read_manifest
 from cloison.store.packed import Packed
@@ -43,8 +45,9 @@ def check(
 
     Args:
         data: a folder that ``cloison pack`` wrote (its hashes and its ledger are checked too); a Parquet, Arrow or JSON file or
-            a folder of them; a ``datasets.Dataset``; a pyarrow Table; blocks; or any iterable of dicts with ``input_ids`` and
-            what states the boundaries (``seq_lengths``, ``seq_start_id``, ``cu_seqlens``, segment numbers, ``position_ids``).
+            a folder of them; the URL of any of these; a ``datasets.Dataset``; a pyarrow Table; blocks; or any iterable of dicts
+            with ``input_ids`` and what states the boundaries (``seq_lengths``, ``seq_start_id``, ``cu_seqlens``, segment
+            numbers, ``position_ids``).
         tokenizer: a folder or file, a ``tokenizers.Tokenizer``, or a transformers tokenizer: gives the vocabulary and the ids
             that end and begin a text, where they are not passed.
         capacity: tokens a row may hold; our own folders know theirs.
@@ -72,17 +75,17 @@ def check(
     known = known_of(tokenizer, given)
     if isinstance(data, Packed):
         data = data.path
-    if isinstance(data, (str, Path)):
-        path = Path(data)
-        if path.is_dir() and (path / MANIFEST).is_file():
+    if isinstance(data, (str, Path, Remote)):
+        path = place(data)
+        if size(path / MANIFEST) is not None:
             return _check_ours(path, known, convention, labels)
         files = data_files(path)
         several = len(files) > 1
         inspection = Inspection(known, convention, labels)
         for file in files:
-            _add_all(
-                inspection, (replace(piece, file=str(file.relative_to(path)) if several else None) for piece in pieces(file))
-            )
+            named = str(file).removeprefix(str(path)).lstrip("/") if several else None
+            with borrowed(file) as copy:
+                _add_all(inspection, (replace(piece, file=named) for piece in pieces(copy)))
         return inspection.finish(str(path))
     blocks: bool
     data, blocks = _peeked(data)
@@ -109,7 +112,7 @@ def _samples(inspection: Inspection) -> list[Hit]:
     return list(inspection.samples.hits())
 
 
-def _check_ours(path: Path, known: Known, convention: str | None, labels: str | None) -> CheckReport:
+def _check_ours(path: Place, known: Known, convention: str | None, labels: str | None) -> CheckReport:
     manifest = read_manifest(path)
     eos = manifest.tokenizer.get("eos_id") if known.eos_token_id is None else known.eos_token_id
     ends = tuple(dict.fromkeys((*(() if eos is None else (int(eos),)), *known.terminators)))
@@ -117,12 +120,14 @@ def _check_ours(path: Path, known: Known, convention: str | None, labels: str | 
     inspection = Inspection(known, convention, labels, ours=True)
     extra: list[Hit] = []
     for shard in manifest.shards:
-        file = path / shard.name
-        reason = _changed(file, shard.name, shard.size_bytes, shard.sha256)
-        extra.append(Hit("file_changed", int(bool(reason)), 1, Place(shard.name), details={"reason": reason} if reason else {}))
-        if reason.startswith("it is missing") or Path(shard.name).name != shard.name:
-            continue
-        _add_all(inspection, pieces(file))
+        reason = "its name leaves the folder" if Path(shard.name).name != shard.name else ""
+        if not reason and size(path / shard.name) is None:
+            reason = "it is missing"
+        if not reason:
+            with borrowed(path / shard.name) as file:
+                reason = _changed(file, shard.size_bytes, shard.sha256)
+                _add_all(inspection, (replace(piece, file=shard.name) for piece in pieces(file)))
+        extra.append(Hit("file_changed", int(bool(reason)), 1, Spot(shard.name), details={"reason": reason} if reason else {}))
     totals = inspection.totals
     for quantity, said, held in (
         ("blocks", manifest.num_blocks, totals.rows),
@@ -143,12 +148,8 @@ def _check_ours(path: Path, known: Known, convention: str | None, labels: str | 
     )
 
 
-def _changed(file: Path, name: str, size_bytes: int, sha256: str) -> str:
+def _changed(file: Path, size_bytes: int, sha256: str) -> str:
     """Return why ``file`` is not as recorded, or ""."""
-    if Path(name).name != name:
-        return "its name leaves the folder"
-    if not file.is_file():
-        return "it is missing"
     if file.stat().st_size != size_bytes:
         return f"it has {file.stat().st_size:,} bytes and not {size_bytes:,}"
     return "" if file_sha256(file) == sha256 else "its sha256 is another"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,7 @@ from cloison.checking.conventions import ALIASES, COLUMNS
 from cloison.checking.inspection import Piece
 from cloison.checking.ragged import from_arrow, from_rows
 from cloison.errors import InputError, StoreError
+from cloison.places import Place, Remote, found, size
 
 __all__ = ["NAMES", "data_files", "pieces", "rows_of_blocks"]
 
@@ -29,31 +30,48 @@ _SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc", ".jsonl", ".ndjson", ".js
 _PACKINGS = (".gz", ".zst", ".bz2", ".lz4")
 
 
-def data_files(path: Path) -> list[Path]:
+def data_files(path: Place) -> Sequence[Place]:
     """Return the data files of ``path``: itself, or those in the folder, in the order of their names.
 
     Raises:
         StoreError: there is nothing there, or nothing that `check` reads.
     """
+    if isinstance(path, Remote):
+        return _remote_files(path)
     if not path.exists():
         raise StoreError(f"{path} must be there.", "It is not.", "Check the path.")
     if path.is_file():
         return [path]
     if (path / MDS_INDEX).is_file():
         return [path / MDS_INDEX]
-    found = [p for p in sorted(path.rglob("*")) if p.is_file() and _kind(p) and not p.name.startswith((".", "_"))]
+    return _rows_among(path, [p for p in sorted(path.rglob("*")) if p.is_file()])
+
+
+def _remote_files(path: Remote) -> Sequence[Place]:
+    if size(path) is not None:
+        return [path]
+    files = [Remote(url) for url in found(path.url)]
+    if not files:
+        raise StoreError(f"{path} must be there.", "It is not.", "Check the URL.")
+    if any(file.name == MDS_INDEX and file.parent == path for file in files):
+        raise StoreError(f"{path} must be on disk.", "It is MDS, which is read there only.", "Copy it, and check the copy.")
+    return _rows_among(path, files)
+
+
+def _rows_among(path: Place, files: Sequence[Place]) -> Sequence[Place]:
+    kept = [file for file in files if _kind(file) and not file.name.startswith((".", "_"))]
     # What lies beside the data in a folder that `datasets` or Megatron-Bridge wrote is no data.
-    found = [p for p in found if not p.name.endswith((".json", "_metadata.jsonl"))] or found
-    if not found:
+    kept = [file for file in kept if not file.name.endswith((".json", "_metadata.jsonl"))] or kept
+    if not kept:
         raise StoreError(
             f"{path} must hold packed rows.",
             "There is no Parquet, Arrow or JSON file in it.",
             "Name the file, or another folder.",
         )
-    return found
+    return kept
 
 
-def _kind(path: Path) -> str:
+def _kind(path: Place) -> str:
     name = path.name.lower()
     for packing in _PACKINGS:
         name = name.removesuffix(packing)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cloison.places import Remote, random_access
 from cloison.segments import IGNORE
 from cloison.store.columns import BlockRows
 from cloison.store.files import store_errors
@@ -35,7 +36,9 @@ def pieces(packed: Packed, shard: Shard) -> Iterator[BlockRows]:
     path = packed.path / shard.name
     names = ["input_ids", "labels", "seq_lengths", "sample_ids"]
     size = max(1, _PIECE_TOKENS // packed.capacity)
-    with store_errors(f"{path} cannot be read"), pq.ParquetFile(path, memory_map=True) as file:
+    source = random_access(path, shard.size_bytes)
+    remote = isinstance(path, Remote)
+    with store_errors(f"{path} cannot be read"), pq.ParquetFile(source, memory_map=True, pre_buffer=remote) as file:
         names += [name for name in ("starts", "loss_weights") if name in file.schema_arrow.names]
         for batch in file.iter_batches(batch_size=size, columns=names):
             flat: dict[str, Any] = {}
@@ -54,7 +57,7 @@ def has_weights(packed: Packed) -> bool:
         return False
     path = packed.path / packed.manifest.shards[0].name
     with store_errors(f"{path} cannot be read"):
-        return "loss_weights" in pq.read_schema(path).names
+        return "loss_weights" in pq.read_schema(random_access(path)).names
 
 
 def first_tokens(rows: BlockRows) -> npt.NDArray[np.int64]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cloison.places import random_access
 from cloison.store.files import replacing
 from cloison.store.packed import Packed
 
@@ -32,7 +33,7 @@ def write(packed: Packed, folder: Path, pad_token_id: int) -> list[Path]:
     for index, shard in enumerate(packed.manifest.shards):
         path = folder / f"train-{index:05d}.parquet"
         with (
-            pq.ParquetFile(packed.path / shard.name, memory_map=True) as source,
+            pq.ParquetFile(random_access(packed.path / shard.name), memory_map=True) as source,
             replacing(path) as part,
             pq.ParquetWriter(part, layout, compression="snappy", use_dictionary=False) as writer,
         ):

@@ -16,6 +16,7 @@ from cloison.packing.fill import Fill, gather
 from cloison.packing.finish import versions
 from cloison.packing.planned import Planned, plan_tokens
 from cloison.packing.tokens import Tokens, skipped_records
+from cloison.places import Place, beside, place
 from cloison.segments import Segments
 from cloison.store.columns import Carried, schema, to_table
 from cloison.store.groups import Group
@@ -39,7 +40,7 @@ def pair_anew(packed: Packed, tokens: str | os.PathLike[str] | None = None) -> P
 
     Cost: planning again (about a second for a million samples), then some 20 microseconds a sample that is read.
     """
-    home = Path(tokens) if tokens is not None else packed.path.resolve().parent / "tokens"
+    home = place(tokens) if tokens is not None else beside(packed.path, "tokens")
     key = packed.manifest.token_key
     store = open_token_store(home / key)
     if store is None:
@@ -65,7 +66,7 @@ class PairedAnew:
     bucket_groups = 1
     file_groups = 0
 
-    def __init__(self, planned: Planned, number: int = 0, origin: tuple[Path, Path] | None = None) -> None:
+    def __init__(self, planned: Planned, number: int = 0, origin: tuple[Place, Place] | None = None) -> None:
         spec, store = planned.tokens.spec, planned.tokens.store
         self.planned, self.number, self._origin = planned, number, origin
         self.fingerprint = f"{spec.fingerprint(planned.tokens.key, versions())} paired anew"

@@ -14,7 +14,7 @@ from cloison.blocks import Block
 from cloison.errors import ChangedError, InputError
 from cloison.loading.balance import block_costs
 from cloison.loading.order import Order
-from cloison.loading.reading import Source, filler, source_of
+from cloison.loading.reading import PackedReader, Source, filler, source_of
 from cloison.loading.schedule import Course, Deal, Last
 from cloison.planning.balancing import Cost, slowest_over_mean
 
@@ -180,7 +180,10 @@ class Loader:
 
     def blocks(self, batch: int) -> list[Block]:
         """Return the blocks of batch ``batch``."""
-        return [self._source[b] if b >= 0 else filler(self._source[0]) for b in self.block_ids(batch).tolist()]
+        ids = self.block_ids(batch).tolist()
+        if isinstance(self._source, PackedReader):
+            self._source.fetch(b for b in ids if b >= 0)
+        return [self._source[b] if b >= 0 else filler(self._source[0]) for b in ids]
 
     def __getitem__(self, batch: int) -> Any:
         """Return batch ``batch`` (0 is the first of the present course), collated, without moving on."""

@@ -76,6 +76,10 @@ class PackedReader:
     def __getitem__(self, index: int) -> Block:
         return self._groups.block(index)
 
+    def fetch(self, indices: Iterable[int]) -> None:
+        """Make blocks ready together where the data set is elsewhere than on disk: one wait in place of one for each."""
+        self._groups.fetch(indices)
+
     def segments(self) -> Segments:
         """Return the boundaries of all blocks, a row each; read once."""
         if self._segments is None:

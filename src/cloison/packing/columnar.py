@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cloison.errors import RecordError, StoreError
+from cloison.places import Remote, fetched, place, random_access
 from cloison.segments import IGNORE
 from cloison.spec import PackSpec
 from cloison.store.tokens import SPAN_LAYOUT, UNIT_TOKENS, Unit
@@ -135,8 +136,8 @@ def _holds_integers(kind: pa.DataType) -> bool:
 
 def _layout(chunk: Mapping[str, Any]) -> pa.Schema:
     if chunk["kind"] == "parquet":
-        return pq.read_schema(chunk["path"])
-    with pa.memory_map(chunk["path"]) as file:
+        return pq.read_schema(random_access(place(chunk["path"])))
+    with pa.memory_map(str(fetched(place(chunk["path"])))) as file:
         return _reader(file).schema
 
 
@@ -147,7 +148,8 @@ def _reader(file: pa.NativeFile) -> Any:
 
 
 def _parquet(chunk: Mapping[str, Any], names: list[str], parts: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(chunk["path"], memory_map=True) as file:
+    at = place(chunk["path"])
+    with pq.ParquetFile(random_access(at), memory_map=True, pre_buffer=isinstance(at, Remote)) as file:
         group = file.metadata.row_group(chunk["start"])
         leaves = {group.column(i).path_in_schema.split(".")[0]: group.column(i).num_values for i in range(group.num_columns)}
         tokens = max(1, leaves[parts["input_ids"]] // max(1, group.num_rows))
@@ -156,7 +158,7 @@ def _parquet(chunk: Mapping[str, Any], names: list[str], parts: Mapping[str, str
 
 
 def _arrow(chunk: Mapping[str, Any], names: list[str], parts: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    with pa.memory_map(chunk["path"]) as file:
+    with pa.memory_map(str(fetched(place(chunk["path"])))) as file:
         reader = _reader(file)
         batches = map(reader.get_batch, range(reader.num_record_batches)) if hasattr(reader, "get_batch") else iter(reader)
         for index, batch in enumerate(batches):

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ import pyarrow as pa
 from cloison.errors import ChangedError, RecordError
 from cloison.packing.columnar import batch_unit, columnar_batches, token_parts
 from cloison.packing.plain import error_to_plain
+from cloison.places import Place, local_folder, place, stamp
 from cloison.spec import PackSpec
 from cloison.store.tokens import SPAN_LAYOUT, UNIT_TOKENS, Unit, raw_rows, write_chunk
 from cloison.text.columnar import rows
@@ -42,7 +41,7 @@ class Tokenise:
 
     encoder: Encoder
     spec: PackSpec
-    folder: Path
+    folder: Place
     on_error: str
 
 
@@ -51,7 +50,8 @@ def prepare(setup: Mapping[str, Any]) -> Tokenise:
     spec = PackSpec.from_dict(setup["spec"])
     found = setup["reading"]
     reading = None if found is None else Reading(found["shape"], found["layout"], found["columns"], tuple(found["unused"]))
-    return Tokenise(Encoder(setup["tokenizer"], spec, reading), spec, Path(setup["folder"]), setup["on_error"])
+    tokenizer = None if setup["tokenizer"] is None else local_folder(place(setup["tokenizer"]))
+    return Tokenise(Encoder(tokenizer, spec, reading), spec, place(setup["folder"]), setup["on_error"])
 
 
 def run(tokenise: Tokenise, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,8 +90,8 @@ def _units(tokenise: Tokenise, chunk: Mapping[str, Any], facts: dict[str, Any]) 
         yield from _record_units(tokenise, _samples(tokenise.encoder, chunk), 0, facts)
         return
     with guarded(chunk["path"]):
-        state = os.stat(chunk["path"])
-    if (state.st_size, state.st_mtime_ns) != (chunk["size_bytes"], chunk["mtime_ns"]):
+        state = stamp(place(chunk["path"]))
+    if state != (chunk["size_bytes"], chunk["mtime_ns"]):
         raise ChangedError(f"{chunk['path']} must not change while it is read.", "It did.", "Run again when it is at rest.")
     done = 0
     for first, batch in columnar_batches(chunk, parts, tokenise.spec):

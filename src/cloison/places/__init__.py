@@ -1,19 +1,23 @@
 """Places: files and folders, on this machine's disk (a ``Path``) or on another file system (a ``Remote``), by few verbs."""
 
-from cloison.places.copies import fetched, forget, scratch
+from cloison.places.copies import borrowed, fetched, forget, local_folder, scratch
 from cloison.places.ranges import RangedFile, hold, opened, random_access
 from cloison.places.remote import Place, Remote, place
-from cloison.places.verbs import beside, create, put, read, remove, remove_tree, size, sizes, stamp
+from cloison.places.verbs import absolute, beside, create, found, put, read, remove, remove_tree, size, sizes, stamp
 
 __all__ = [
     "Place",
     "RangedFile",
     "Remote",
+    "absolute",
     "beside",
+    "borrowed",
     "create",
     "fetched",
     "forget",
+    "found",
     "hold",
+    "local_folder",
     "opened",
     "place",
     "put",

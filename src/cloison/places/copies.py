@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +18,9 @@ from typing import Any
 
 from cloison.errors import ChangedError, StoreError
 from cloison.places.remote import Place, Remote, tried
-from cloison.places.verbs import stamp
+from cloison.places.verbs import sizes, stamp
 
-__all__ = ["copy_of", "fetched", "forget", "scratch"]
+__all__ = ["borrowed", "copy_of", "fetched", "forget", "local_folder", "scratch"]
 
 
 def scratch(folder: Place) -> Path:
@@ -48,7 +49,9 @@ def forget(folder: Place) -> None:
     """Remove the local copies of what lies in a remote ``folder``; who has mapped one keeps it."""
     if isinstance(folder, Remote):
         for file in scratch(folder).iterdir():
-            if not file.name.endswith(".part"):  # of another run, which is at work
+            if file.is_dir():
+                shutil.rmtree(file, ignore_errors=True)
+            elif not file.name.endswith(".part"):  # of another run, which is at work
                 file.unlink(missing_ok=True)
 
 
@@ -83,6 +86,48 @@ def fetched(at: Place, sha256: str = "") -> Path:
             finally:
                 part.unlink(missing_ok=True)
     return copy
+
+
+@contextmanager
+def borrowed(at: Place) -> Iterator[Path]:
+    """Give a local file with the content of ``at``: itself, or a copy that is gone when the block ends.
+
+    Raises:
+        FileNotFoundError: there is no file.
+    """
+    if isinstance(at, Path):
+        yield at
+        return
+    copy = fetched(at)
+    try:
+        yield copy
+    finally:
+        copy.unlink(missing_ok=True)
+        copy.with_name(f"{copy.name}.lock").unlink(missing_ok=True)
+
+
+def local_folder(folder: Place) -> Path:
+    """Return a local folder with the files that lie directly in ``folder``, or the local copy of it where it is a file.
+
+    Raises:
+        FileNotFoundError: there is nothing.
+    """
+    if isinstance(folder, Path):
+        return folder
+    names = [name for name, size in sizes(folder).items() if size >= 0]
+    if not names:
+        return fetched(folder)
+    copies = [fetched(folder / name) for name in names]
+    # Under their own names, in a folder for just this content.
+    content = hashlib.sha256("".join(sorted(copy.name for copy in copies)).encode()).hexdigest()[:16]
+    home = scratch(folder) / content
+    home.mkdir(exist_ok=True)
+    for name, copy in zip(names, copies, strict=True):
+        if not (home / name).exists():
+            part = home / f"{name}.{os.getpid()}.part"
+            shutil.copyfile(copy, part)
+            os.replace(part, home / name)
+    return home
 
 
 def _download(system: Any, path: str, part: Path, at: Remote, sha256: str) -> None:

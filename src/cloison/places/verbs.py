@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from cloison.places.remote import Place, Remote, tried
 
-__all__ = ["beside", "create", "put", "read", "remove", "remove_tree", "size", "sizes", "stamp"]
+__all__ = ["absolute", "beside", "create", "found", "put", "read", "remove", "remove_tree", "size", "sizes", "stamp"]
 
 
 _IDENTITY = (
@@ -27,18 +28,24 @@ def sizes(folder: Place) -> dict[str, int]:
     Cost: one listing.
     """
     if isinstance(folder, Path):
-        try:
-            with os.scandir(folder) as entries:
-                return {entry.name: -1 if entry.is_dir() else entry.stat().st_size for entry in entries}
-        except FileNotFoundError:
-            return {}
+        out = {}
+        with suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # a link to nothing
+                    out[entry.name] = -1 if entry.is_dir() else entry.stat().st_size
+        return out
+
+    def request(system: Any, path: str) -> dict[str, int]:
+        within = f"{path.strip('/')}/"
+        found = [one for one in system.ls(path, detail=True) if str(one["name"]).lstrip("/").startswith(within)]
+        named = {str(one["name"]).lstrip("/")[len(within) :].rstrip("/"): one for one in found}
+        named.pop("", None)  # what some stores hold in place of a folder
+        return {name: -1 if one["type"] == "directory" else int(one["size"] or 0) for name, one in named.items()}
+
     try:
-        found = tried("listed", folder, lambda system, path: system.ls(path, detail=True))
-    except (FileNotFoundError, NotADirectoryError):
+        return tried("listed", folder, request)
+    except FileNotFoundError:
         return {}
-    named = {str(one["name"]).rstrip("/").rpartition("/")[2]: one for one in found}
-    named.pop("", None)  # what some stores hold in place of a folder
-    return {name: -1 if one["type"] == "directory" else int(one["size"]) for name, one in named.items()}
 
 
 def size(at: Place) -> int | None:
@@ -109,6 +116,25 @@ def create(at: Remote, content: bytes) -> bool:
     return tried("written", at, request)
 
 
+def found(pattern: str) -> list[str]:
+    """Return the URLs of the files below a remote folder, or of those that a remote glob matches, by path; [] for none."""
+    at = Remote(pattern.rstrip("/"))
+
+    def request(system: Any, path: str) -> list[str]:
+        if _MAGIC.search(at.url.partition("://")[2]):
+            names = [name for name, one in system.glob(path, detail=True).items() if one["type"] == "file"]
+            return [str(system.unstrip_protocol(name)) for name in names]
+        return [f"{at}/{str(name)[len(path) :].lstrip('/')}" for name in system.find(path)]
+
+    try:
+        return sorted(tried("listed", at, request), key=lambda url: url.split("/"))
+    except FileNotFoundError:
+        return []
+
+
+_MAGIC = re.compile(r"[*?\[]")
+
+
 def remove(at: Place) -> None:
     """Remove the file at a place, if there is one."""
     if isinstance(at, Path):
@@ -128,9 +154,14 @@ def remove_tree(folder: Place) -> None:
         tried("removed", folder, lambda system, path: system.rm(path, recursive=True))
 
 
+def absolute(at: Place) -> Place:
+    """Return the place so that every process and machine that sees its file system finds it: the resolved path, or the URL."""
+    return at.resolve() if isinstance(at, Path) else at
+
+
 def beside(at: Place, name: str) -> Place:
     """Return the place called ``name`` in the folder that ``at`` lies in."""
-    return at.resolve().parent / name if isinstance(at, Path) else at.parent / name
+    return absolute(at).parent / name
 
 
 def _info(at: Remote) -> dict[str, Any] | None:

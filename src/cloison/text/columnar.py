@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cloison.errors import InputError, StoreError
+from cloison.places import Place, Remote, fetched, place, random_access, read, sizes
 
 __all__ = ["arrow_jobs", "dataset_files", "parquet_jobs", "read_arrow", "read_parquet", "rows"]
 
@@ -21,7 +22,7 @@ def parquet_jobs(path: str) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(random_access(place(path))) as file:
             counts = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
     except Exception as error:
         raise _damaged(path, "Parquet", error) from error
@@ -34,7 +35,8 @@ def read_parquet(path: str, group: int, columns: Sequence[str] | None) -> Iterat
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        at = place(path)
+        with pq.ParquetFile(random_access(at), pre_buffer=isinstance(at, Remote)) as file:
             kept = None if columns is None else [name for name in file.schema_arrow.names if name in columns]
             for batch in file.iter_batches(_ROWS, row_groups=[group], columns=kept, use_threads=False):
                 yield from rows(batch)
@@ -69,11 +71,11 @@ def read_arrow(path: str, start: int, stop: int, columns: Sequence[str] | None) 
 
 
 def _batches(path: str) -> Iterator[Any]:
-    """Yield the record batches, mapped, so that those that are passed over cost nothing."""
+    """Yield the record batches, mapped, so that those that are passed over cost nothing; of a local copy where need be."""
     import pyarrow as pa
 
     try:
-        with pa.memory_map(path) as file:
+        with pa.memory_map(str(fetched(place(path)))) as file:
             if bytes(file.read(6)) == b"ARROW1":
                 reader = pa.ipc.open_file(file)
                 for index in range(reader.num_record_batches):
@@ -111,28 +113,27 @@ def rows(batch: Any) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, values, strict=True))
 
 
-def dataset_files(folder: Path) -> list[Path] | None:
+def dataset_files(folder: Place) -> Sequence[Place] | None:
     """Return the data files of a folder that ``datasets.save_to_disk`` wrote, or None where it is no such folder.
 
     Raises:
         InputError: a folder of several splits, of which one is to be named.
     """
-    splits_file = folder / "dataset_dict.json"
-    if splits_file.is_file():
-        splits = [str(name) for name in json.loads(splits_file.read_text(encoding="utf-8")).get("splits", [])]
-        splits = [name for name in splits if Path(name).name == name and (folder / name).is_dir()]
+    there = sizes(folder)
+    if there.get("dataset_dict.json", -1) >= 0:
+        splits = [str(name) for name in json.loads(read(folder / "dataset_dict.json")).get("splits", [])]
+        splits = [name for name in splits if Path(name).name == name and there.get(name) == -1]
         if len(splits) != 1:
             raise InputError(
                 f"{folder} must be one data set.", f"It has the splits {', '.join(splits) or 'none'}.", f"Pass {folder}/SPLIT."
             )
         return dataset_files(folder / splits[0])
-    state_file = folder / "state.json"
-    if not state_file.is_file() or not (folder / "dataset_info.json").is_file():
+    if min(there.get("state.json", -1), there.get("dataset_info.json", -1)) < 0:
         return None
-    listed = [str(one.get("filename")) for one in json.loads(state_file.read_text(encoding="utf-8")).get("_data_files", [])]
+    listed = [str(one.get("filename")) for one in json.loads(read(folder / "state.json")).get("_data_files", [])]
     # Names from a file are names, not paths.
     files = [folder / name for name in listed if Path(name).name == name]
-    missing = [file for file in files if not file.is_file() or file.is_symlink()]
+    missing = [file for file in files if there.get(file.name, -1) < 0 or (isinstance(file, Path) and file.is_symlink())]
     if missing or len(files) != len(listed):
         raise StoreError(
             f"{folder} must hold the files that state.json names.", f"Missing: {(missing or listed)[0]}.", "Save it again."

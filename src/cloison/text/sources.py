@@ -6,19 +6,18 @@ file, a text) is one chunk a file; to use several workers on such data, give sev
 
 from __future__ import annotations
 
-import glob
-import hashlib
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cloison.errors import ChangedError, InputError, RecordError, StoreError
+from cloison.errors import ChangedError, InputError, RecordError
+from cloison.places import opened, place, stamp
 from cloison.spec import PackSpec
-from cloison.text.columnar import arrow_jobs, dataset_files, parquet_jobs, read_arrow, read_parquet
+from cloison.text.columnar import arrow_jobs, parquet_jobs, read_arrow, read_parquet
+from cloison.text.finding import KINDS, Spool, kind_of, paths_of
 from cloison.text.jsonfiles import read_array, read_lines
 from cloison.text.shapes import BOUNDARIES, PARTS, Reading, recognise
 from cloison.text.streams import MOST_BYTES, guarded, open_stream
@@ -28,28 +27,13 @@ __all__ = ["CHUNK_BYTES", "Source", "SourceFile", "Where", "open_sources", "read
 CHUNK_BYTES = 1 << 21
 """A chunk of lines holds those that begin in one stretch of this many bytes."""
 
-_KINDS = {
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".json": "json",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".txt": "text",
-    ".text": "text",
-    ".md": "text",
-    ".rst": "text",
-    ".py": "text",
-}
-"""What a file is by its suffix; whether JSON is lines or an array, its first character tells."""
-
 
 @dataclass(frozen=True, slots=True)
 class Where:
     """The place of a record: ``str()`` gives ``train.jsonl, line 17``.
 
     Attributes:
-        path: of the file.
+        path: of the file, or its URL.
         unit: "line" (from 1), "row" (from 0) or "" for a file that is one document.
         number: of the line in its chunk, or of the row in the file.
         offset: the byte at which the chunk of lines begins.
@@ -71,7 +55,7 @@ class Where:
 def _lines_before(path: str, offset: int) -> int:
     """Return how many lines begin before ``offset``: counted only when a place is shown."""
     count, left, last = 0, offset, b"\n"
-    with open(path, "rb") as file:
+    with opened(place(path)) as file:
         while left > 0 and (piece := file.read(min(left, 1 << 20))):
             count += piece.count(b"\n")
             left -= len(piece)
@@ -81,7 +65,10 @@ def _lines_before(path: str, offset: int) -> int:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that is read: its path, kind ("jsonl", "json", "parquet", "arrow", "text"), codec ("", "gz", "zst"), and state."""
+    """A file that is read: its path or URL, kind ("jsonl", "json", "parquet", "arrow", "text"), codec ("", "gz", "zst"), state.
+
+    ``mtime_ns`` is the time of its last change, or what `cloison.places.stamp` gives in its place for files elsewhere.
+    """
 
     path: str
     kind: str
@@ -120,9 +107,11 @@ class Source:
 
 
 def open_sources(
-    sources: Sequence[str | os.PathLike[str]], spec: PackSpec | None = None, spool: str | os.PathLike[str] | None = None
+    sources: Sequence[str | os.PathLike[str]],
+    spec: PackSpec | None = None,
+    spool: Spool = None,
 ) -> Source:
-    """Return the Source of files, folders, globs and "-" (standard input).
+    """Return the Source of files, folders, globs, URLs of each (``s3://bucket/data/*.jsonl.gz``), and "-" (standard input).
 
     Folders are read in the order of their paths; links that lead out of them are not followed. A folder that
     ``datasets.save_to_disk`` wrote is one data set. Standard input goes to a file in ``spool``, named by its hash, first.
@@ -134,11 +123,11 @@ def open_sources(
     files: list[SourceFile] = []
     skipped: list[str] = []
     for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
-        for path in _paths(str(source), spool, skipped):
+        for path in paths_of(str(source), spool, skipped):
             files.append(_file(path))
     if not files:
         found = f"There are none; not read: {', '.join(skipped[:3])}." if skipped else "There are none."
-        raise InputError(f"the source {', '.join(map(str, sources))} must have files.", found, f"Kinds: {', '.join(_KINDS)}.")
+        raise InputError(f"the source {', '.join(map(str, sources))} must have files.", found, f"Kinds: {', '.join(KINDS)}.")
     jobs = [job for file in files for job in _jobs(file, spec)]
     reading, problem = _first_reading(jobs, spec)
     return Source(tuple(files), tuple(jobs), tuple(skipped), reading, problem)
@@ -156,19 +145,19 @@ def read_chunk(job: Mapping[str, Any]) -> Iterator[tuple[Where, dict[str, Any] |
     """
     path, kind, start, stop = job["path"], job["kind"], job["start"], job["stop"]
     with guarded(path):
-        state = os.stat(path)
-        if (state.st_size, state.st_mtime_ns) != (job["size_bytes"], job["mtime_ns"]):
+        state = stamp(place(path))
+        if state != (job["size_bytes"], job["mtime_ns"]):
             raise ChangedError(
                 f"{path} must stay as it was when packing began.",
-                f"It had {job['size_bytes']:,} bytes and now has {state.st_size:,}, or was written since.",
+                f"It had {job['size_bytes']:,} bytes and now has {state[0]:,}, or was written since.",
                 "Start again with the file as it is.",
             )
         if kind == "parquet":
-            found = enumerate(read_parquet(path, start, job["columns"]), job["first"])
-            yield from ((Where(path, "row", row), record) for row, record in found)
+            numbered = enumerate(read_parquet(path, start, job["columns"]), job["first"])
+            yield from ((Where(path, "row", row), record) for row, record in numbered)
         elif kind == "arrow":
-            found = enumerate(read_arrow(path, start, stop, job["columns"]), job["first"])
-            yield from ((Where(path, "row", row), record) for row, record in found)
+            numbered = enumerate(read_arrow(path, start, stop, job["columns"]), job["first"])
+            yield from ((Where(path, "row", row), record) for row, record in numbered)
         else:
             with open_stream(path, job["codec"]) as stream:
                 if kind == "jsonl":
@@ -193,94 +182,30 @@ def _document(stream: BinaryIO, path: str) -> dict[str, Any] | RecordError:
         )
 
 
-# ---------------------------------------------------------------------- finding files
-
-
-def _paths(source: str, spool: str | os.PathLike[str] | None, skipped: list[str]) -> list[str]:
-    if source == "-":
-        return [_spooled(sys.stdin.buffer, spool)]
-    path = Path(source)
-    if path.is_dir():
-        listed = dataset_files(path)
-        return [str(file) for file in listed] if listed is not None else _walk(path, skipped)
-    if path.exists():
-        return [source]
-    found = sorted(glob.glob(source, recursive=True)) if glob.has_magic(source) else []
-    if not found:
-        raise InputError(f"the source {source!r} must be a file, folder or glob.", "There is no such path.", "Check the path.")
-    return [file for one in found for file in (_walk(Path(one), skipped) if Path(one).is_dir() else [one]) if _kind(file)[0]]
-
-
-def _walk(folder: Path, skipped: list[str]) -> list[str]:
-    """Return the files of known kinds below ``folder`` by path; what is passed over goes to ``skipped``."""
-    root = folder.resolve()
-    found: list[str] = []
-    for place, folders, files in os.walk(folder, followlinks=False):
-        for name in folders:
-            if os.path.islink(os.path.join(place, name)):
-                skipped.append(f"{os.path.join(place, name)} (a link to a folder)")
-            elif made := _made_by_us(os.path.join(place, name)):
-                skipped.append(f"{os.path.join(place, name)} ({made})")
-        folders[:] = sorted(
-            name for name in folders if not name.startswith((".", "__pycache__")) and not _made_by_us(os.path.join(place, name))
-        )
-        for name in files:
-            path = os.path.join(place, name)
-            if name.startswith("."):
-                continue
-            if not _kind(path)[0]:
-                skipped.append(f"{path} (of no known kind)")
-            elif not Path(path).resolve().is_relative_to(root):
-                skipped.append(f"{path} (a link that leads out of the folder)")
-            elif not os.path.isfile(path):
-                skipped.append(f"{path} (no ordinary file)")
-            else:
-                found.append(path)
-    skipped.sort()
-    return sorted(found, key=lambda path: Path(path).parts)
-
-
-def _made_by_us(folder: str) -> str:
-    """Return what ``folder`` is where cloison wrote it: an output below a source folder is no source of the next run."""
-
-    def holds(name: str) -> bool:
-        return bool(glob.glob(os.path.join(glob.escape(folder), name)))
-
-    if holds("chunk-*.arrow") and holds("chunk-*.json"):
-        return "a token store"
-    return "a packed data set" if holds("blocks-*.parquet") and (holds("manifest.json") or holds(".work")) else ""
-
-
-def _kind(path: str) -> tuple[str, str]:
-    """Return what ``path`` is by its name, and what compresses it."""
-    stem, suffix = os.path.splitext(path.lower())
-    codec = {".gz": "gz", ".zst": "zst"}.get(suffix, "")
-    return _KINDS.get(os.path.splitext(stem)[1] if codec else suffix, ""), codec
-
-
 def _file(path: str) -> SourceFile:
-    kind, codec = _kind(path)
+    kind, codec = kind_of(path)
+    at = place(path)
     with guarded(path):
-        state = os.stat(path)
-        if not os.path.isfile(path):
+        state = stamp(at)
+        if isinstance(at, Path) and not at.is_file():
             raise InputError(f"{path} must be an ordinary file.", "It is not.", "Pass it as standard input, with -.")
         if kind in ("json", ""):
             with open_stream(path, codec) as stream:
                 head = stream.read(1 << 12).removeprefix(b"\xef\xbb\xbf").lstrip()
             if not kind and head[:1] not in (b"{", b"["):
-                raise InputError(f"{path} must be of a known kind.", "Its name does not tell.", f"Kinds: {', '.join(_KINDS)}.")
+                raise InputError(f"{path} must be of a known kind.", "Its name does not tell.", f"Kinds: {', '.join(KINDS)}.")
             kind = "json" if head.startswith(b"[") else "jsonl"
         elif codec and kind != "text":
             raise InputError(f"{path} must not be compressed as a whole.", f"It is {kind}.{codec}.", "Unpack it.")
-    return SourceFile(path, kind, codec, state.st_size, state.st_mtime_ns)
+    return SourceFile(path, kind, codec, *state)
 
 
 def _jobs(file: SourceFile, spec: PackSpec | None) -> list[dict[str, Any]]:
     base = {"path": file.path, "kind": file.kind, "codec": file.codec, "size_bytes": file.size_bytes, "mtime_ns": file.mtime_ns}
     if file.kind in ("parquet", "arrow"):
         columns = None if spec is None else sorted({*PARTS, *BOUNDARIES, *spec.columns.values(), *spec.carry})
-        found = parquet_jobs(file.path) if file.kind == "parquet" else arrow_jobs(file.path)
-        return [{**base, **job, "columns": columns} for job in found]
+        parts = parquet_jobs(file.path) if file.kind == "parquet" else arrow_jobs(file.path)
+        return [{**base, **job, "columns": columns} for job in parts]
     if file.kind == "jsonl" and not file.codec:
         starts = range(0, file.size_bytes, CHUNK_BYTES)
         return [{**base, "start": start, "stop": min(file.size_bytes, start + CHUNK_BYTES)} for start in starts]
@@ -297,33 +222,3 @@ def _first_reading(jobs: Sequence[Mapping[str, Any]], spec: PackSpec | None) -> 
         except RecordError as error:
             return None, f"{job['path']}: {error}"
     return None, "no records"
-
-
-def _spooled(stream: BinaryIO, spool: str | os.PathLike[str] | None) -> str:
-    """Write ``stream`` to a file in ``spool`` that is named by its hash, and return its path."""
-    if spool is None:
-        raise InputError("standard input needs a folder for its copy.", "None is given.", "Pass spool=FOLDER.")
-    folder = Path(spool)
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"stdin.{os.getpid()}.partial"
-    digest = hashlib.sha256()
-    head = b""
-    try:
-        with open(partial, "wb") as file:
-            while piece := stream.read(1 << 20):
-                head = head or piece[:8]
-                digest.update(piece)
-                file.write(piece)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StoreError(
-            f"standard input must fit into {folder}.", f"It does not: {error}.", "Give a folder with room."
-        ) from error
-    suffix = ".json.gz" if head.startswith(b"\x1f\x8b") else ".json.zst" if head.startswith(b"\x28\xb5\x2f\xfd") else ".json"
-    suffix = ".parquet" if head.startswith(b"PAR1") else suffix
-    final = folder / f"stdin-{digest.hexdigest()[:32]}{suffix}"
-    if final.exists():
-        partial.unlink()  # the same input, spooled before: its time stays, and a run can go on
-    else:
-        os.replace(partial, final)
-    return str(final)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from cloison.errors import StoreError
+from cloison.places import opened, place
 
 __all__ = ["MOST_BYTES", "guarded", "lines", "open_stream"]
 
@@ -17,20 +18,26 @@ MOST_BYTES = 1 << 26
 """A record (a line, an element of an array, a document) may have this many bytes (64 MiB)."""
 
 
-def open_stream(path: str | Path, codec: str) -> BinaryIO:
+_WHOLE_BYTES = 1 << 23
+"""Bytes of a request for a file that is elsewhere than on disk and is read from end to end."""
+
+
+def open_stream(path: str, codec: str) -> BinaryIO:
     """Return ``path`` opened for reading bytes, expanded as they are read.
 
     Args:
-        path: a file.
+        path: a file, by path or URL.
         codec: "" (none), "gz" or "zst"; files of several members or frames are read to their end.
     """
+    at = place(path)
+    if not codec:
+        return opened(at)
     if codec == "gz":
-        return cast(BinaryIO, gzip.open(path, "rb"))
-    if codec == "zst":
-        import pyarrow as pa
+        return cast(BinaryIO, gzip.open(at if isinstance(at, Path) else opened(at, _WHOLE_BYTES), "rb"))
+    import pyarrow as pa
 
-        return io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")), 1 << 16)
-    return open(path, "rb")
+    source = pa.OSFile(str(at)) if isinstance(at, Path) else pa.PythonFile(opened(at, _WHOLE_BYTES), "r")
+    return io.BufferedReader(cast(Any, pa.CompressedInputStream(source, "zstd")), 1 << 16)
 
 
 class guarded:

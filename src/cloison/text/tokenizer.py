@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cloison.errors import InputError
+from cloison.places import local_folder, place
 
 __all__ = ["NO_VOCABULARY", "Vocabulary", "load_tokenizer", "save_tokenizer"]
 
@@ -65,9 +66,9 @@ def load_tokenizer(tokenizer: Any) -> Vocabulary:
     """Return the Vocabulary of ``tokenizer``.
 
     Args:
-        tokenizer: a folder with tokenizer.json (and tokenizer_config.json, chat_template.jinja, special_tokens_map.json where
-            they are), such a tokenizer.json itself, a `tokenizers.Tokenizer` (which knows no template and no EOS), or a fast
-            transformers tokenizer.
+        tokenizer: a folder or URL with tokenizer.json (and tokenizer_config.json, chat_template.jinja,
+            special_tokens_map.json where they are), such a tokenizer.json itself, a `tokenizers.Tokenizer` (which knows no
+            template and no EOS), or a fast transformers tokenizer.
 
     Raises:
         InputError: no tokenizer.json there, a file that does not parse, or an object of another kind.
@@ -77,7 +78,7 @@ def load_tokenizer(tokenizer: Any) -> Vocabulary:
     if isinstance(tokenizer, Vocabulary):
         return tokenizer
     if isinstance(tokenizer, (str, Path)):
-        return _from_path(Path(tokenizer))
+        return _from_path(_local(tokenizer))
     if isinstance(tokenizer, Tokenizer):
         return _assembled(tokenizer, {}, {})
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -90,6 +91,17 @@ def load_tokenizer(tokenizer: Any) -> Vocabulary:
         f"It is a {type(tokenizer).__module__}.{type(tokenizer).__name__}.",
         "Pass the folder that holds tokenizer.json (save_pretrained writes one).",
     )
+
+
+def _local(tokenizer: str | Path) -> Path:
+    try:
+        return local_folder(place(tokenizer))
+    except FileNotFoundError as error:
+        raise InputError(
+            f"the tokenizer {str(tokenizer)!r} must be a folder with a tokenizer.json, or that file.",
+            "There is no such place.",
+            "Check the URL.",
+        ) from error
 
 
 def _from_path(path: Path) -> Vocabulary:

@@ -7,6 +7,7 @@ from typing import Any
 
 from cloison.checking.check import check
 from cloison.findings import Finding
+from cloison.places import absolute
 from cloison.store.packed import Packed
 from cloison.view.blocks import block_data, block_section, choose_blocks
 from cloison.view.overview import overview_section, stale_notice
@@ -34,7 +35,7 @@ def packed_page(packed: Packed, tokenizer: Any | None, asked: Sequence[int] = ()
     m = packed.manifest
     kept = f"{m.ledger.samples_kept:,} samples in {m.num_blocks:,} blocks of {packed.capacity:,} tokens"
     subtitle = f"{kept}; fingerprint {m.fingerprint[:16]}"
-    return render_page(f"Packed data: {packed.path.resolve().name}", subtitle, sections, data)
+    return render_page(f"Packed data: {absolute(packed.path).name}", subtitle, sections, data)
 
 
 def _line(finding: Finding) -> str:
