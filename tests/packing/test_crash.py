@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import cloison
@@ -71,22 +70,6 @@ def test_an_interruption_at_any_step_leaves_a_state_that_goes_on(
             assert not (tmp_path / "out" / "manifest.json").exists()
             assert not list(tmp_path.rglob("*.part"))
     assert steps > 3
-    assert tree(tmp_path) == undisturbed
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_killed_run_goes_on_to_the_same_bytes(
-    token_corpus: Path, tmp_path: Path, tree: Tree, undisturbed: dict[str, str], workers: int
-) -> None:
-    random = np.random.default_rng(workers)
-    words = command(token_corpus, tmp_path, workers)
-    for _ in range(2):
-        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(random.uniform(0.2, 1.2))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
     assert tree(tmp_path) == undisturbed
 
 

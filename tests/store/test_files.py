@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,20 @@ def test_only_the_leavings_of_the_dead_are_swept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([mine.name, "whole"])
     sweep(tmp_path, alone=True)
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_zombie_writes_no_more_and_a_number_that_was_given_again_is_another_s(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        while "Z" not in Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2]:
+            time.sleep(0.01)
+        zombie = tmp_path / f"a.{process.pid}.part"
+        older = tmp_path / f"b.{os.getpid()}.part"  # written by one that had our number before this process began
+        for path in (zombie, older):
+            path.write_text("")
+        os.utime(older, (1e9, 1e9))
+        sweep(tmp_path)
+        assert not list(tmp_path.iterdir())
 
 
 def test_json_comes_back_also_with_lone_surrogates(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def working_in(folder: Path, fingerprint: str) -> Iterator[Path | None]:
         sweep(folder, alone=True)
         sweep(work, alone=True)
         if _begun(work) != fingerprint:
-            for path in (*folder.glob("blocks-*.parquet"), *work.glob("*.json"), *work.glob("*.npy")):
+            for path in (*folder.glob("blocks-*.parquet"), *work.glob("blocks-*.json"), *work.glob("*.npy")):
                 path.unlink()
             write_json(work / "job.json", {"fingerprint": fingerprint})
         yield work

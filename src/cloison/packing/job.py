@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cloison.errors import InputError, SpecError
+from cloison.errors import CloisonError, InputError, SpecError
 from cloison.packing import fill
+from cloison.packing.begun import forget_beginning, note_beginning, with_its_day
 from cloison.packing.carried import carried_columns
 from cloison.packing.finish import manifest_of, versions
 from cloison.packing.folder import refuse_foreign, working_in
@@ -112,16 +113,36 @@ def run_job(
     refuse_unplannable(spec)
     folder = Path(out)
     refuse_foreign(folder, spec)
+    spec = with_its_day(folder, spec)
     home = Path(tokens) if tokens is not None else folder.resolve().parent / "tokens"
-    found = ensure_tokens(
-        as_list(source), spec, home, tokenizer=tokenizer, workers=workers, on_error=on_error, progress=progress
-    )
-    fingerprint = found.spec.fingerprint(found.key, versions())
-    with working_in(folder, fingerprint) as work:
-        if work is not None:
-            planned = plan_tokens(found)
-            records, carried = _fill_blocks(planned, folder, work, workers, progress)
-            write_manifest(folder, manifest_of(planned, fingerprint, records, carried, folder))
+    noted = False
+
+    def begun(resolved: PackSpec, files: Sequence[tuple[str, str]]) -> None:
+        nonlocal noted
+        note_beginning(folder, resolved, files)
+        noted = True
+
+    try:
+        found = ensure_tokens(
+            as_list(source),
+            spec,
+            home,
+            tokenizer=tokenizer,
+            workers=workers,
+            on_error=on_error,
+            progress=progress,
+            begun=begun,
+        )
+        fingerprint = found.spec.fingerprint(found.key, versions())
+        with working_in(folder, fingerprint) as work:
+            if work is not None:
+                planned = plan_tokens(found)
+                records, carried = _fill_blocks(planned, folder, work, workers, progress)
+                write_manifest(folder, manifest_of(planned, fingerprint, records, carried, folder))
+    except CloisonError:
+        if noted:
+            forget_beginning(folder)
+        raise
     return open(folder), found
 
 

@@ -29,6 +29,8 @@ __all__ = ["TOKENIZER", "Progress", "Tokens", "ensure_tokens", "tokenizer_of"]
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many pieces are done, and of how many."""
 
+Begun = Callable[[PackSpec, Sequence[tuple[str, str]]], None]
+"""Called with the spec, its day resolved, and path and sha256 of each source file."""
 
 TOKENIZER = "tokenizer.json"
 """A copy of the tokenizer that a store was made with, where that was a path: what shows text needs no other place."""
@@ -64,8 +66,11 @@ def ensure_tokens(
     workers: int = 1,
     on_error: str = "raise",
     progress: Progress | None = None,
+    begun: Begun | None = None,
 ) -> Tokens:
     """Return the token store of ``sources`` under ``folder``, made now as far as it is not there.
+
+    ``begun`` is called once the sources are known, before anything is made of them.
 
     Raises:
         RecordError: a record is broken and ``on_error`` is "raise".
@@ -82,6 +87,8 @@ def ensure_tokens(
             spec = spec.with_(date=date.today().isoformat())
             encoder.close()
             encoder = Encoder(tokenizer, spec, opened.reading)
+        if begun is not None:
+            begun(spec, [(file.path, found) for file, found in zip(opened.files, hashes, strict=True)])
         key = _key(opened, hashes, encoder)
         home = folder / key
         store = open_token_store(home)
@@ -97,6 +104,7 @@ def ensure_tokens(
             store = open_token_store(home)
             assert store is not None
         else:
+            sweep(home)
             _verify(store, progress)
     finally:
         encoder.close()

@@ -12,6 +12,7 @@ import errno
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,8 @@ PART = ".part"
 
 _HASHED_BYTES = 1 << 23
 """Bytes of a request where a file on another file system is read from end to end."""
+
+_CLOCKS_DIFFER_S = 5.0
 
 _REMEDIES = {
     errno.ENOSPC: "Free space on that disk and run again: what is finished is kept.",
@@ -168,8 +171,22 @@ def sweep(folder: Place, *, alone: bool = False) -> None:
     elif folder.is_dir():
         for path in folder.glob(f"*{PART}"):
             writer = path.name.removesuffix(PART).rpartition(".")[2]
-            if alone or not (writer.isdigit() and _lives(int(writer))):
+            if alone or not (writer.isdigit() and _writes(int(writer), path)):
                 path.unlink(missing_ok=True)
+
+
+def _writes(process: int, path: Path) -> bool:
+    """Return whether ``process`` may still write ``path``: it runs, and began before the file was last written.
+
+    A killed writer may stay as a zombie until its parent looks, and its number goes to another process sooner or later.
+    """
+    try:
+        state, *rest = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+        began = time.time() - uptime + int(rest[18]) / os.sysconf("SC_CLK_TCK")
+        return state not in "ZX" and began <= path.stat().st_mtime + _CLOCKS_DIFFER_S
+    except (OSError, ValueError, IndexError):  # it is gone, or this is no Linux
+        return _lives(process)
 
 
 def _lives(process: int) -> bool:

@@ -24,4 +24,4 @@ def _opened(file, mode="r", *args, **kwargs):
     return _open(file, mode, *args, **kwargs)
 
 
-builtins.open = _opened
+builtins.open = io.open = _opened
