@@ -40,8 +40,8 @@ atlas: $(VENV)/.ready ## what every causal-LM type does with packed input, and w
 mutants: $(VENV)/.ready ## planted faults, each beside its right version: all found and named, no right one accused
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 tests/proof/test_mutants_model.py tests/proof/test_mutants_training.py
 
-campaign: $(VENV)/.ready ## kill the main job a hundred times, and compare the bytes
-	$(BIN)/python tests/campaign_kill.py --kills 100
+campaign: $(VENV)/.ready ## the main job killed, on full and failing disks, with changed sources: the same bytes in the end
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.campaign --runs 100
 
 foreign: $(VENV)/.ready ## exports read by the real libraries, each in an environment of its own
 	$(BIN)/python tests/campaign_foreign.py

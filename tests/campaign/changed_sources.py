@@ -1,4 +1,4 @@
-"""Kill the main job, change its sources, and run it again: refused, by the name of a file, and whole again once they are restored."""
+"""Kill the main job, change its sources, and run it again: refused by the name of a file, and whole once they are restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the main job on a disk that is full after so many bytes: a clear error, nothing half, and it goes on once there is room."""
+"""Run the main job on a disk that is full after so many bytes: a clear error, nothing half, and it goes on with more room."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAGE = 1 << 12
 
 
 def full_run(job: Job, expected: dict[str, str], size: int, plenty: int) -> tuple[str, bool]:
-    """Run ``job`` on a disk of ``size`` bytes and, once that has ``plenty``, again; return what is wrong, and whether it was full."""
+    """Run ``job`` on a disk of ``size`` bytes and again on one of ``plenty``; return what is wrong, and whether it was full."""
     with full_disk(job.folder, size):
         done = job.run()
         full = done.returncode != 0

@@ -1,4 +1,4 @@
-"""Run the main job on sources that a disk fails to read: an error that names the file, and it goes on once the disk is mended."""
+"""Run the main job on sources that a disk fails to read: an error that names the file, and it goes on once that is mended."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write_kinds(folder: Path, records: int) -> Path:
 
 
 def failed_run(job: Job, disk: Failing, expected: dict[str, str], name: str) -> tuple[str, int]:
-    """Run ``job`` with the end of ``disk`` from ``name`` on failing, then mended; return what is wrong, and how many files failed."""
+    """Run ``job`` with the end of ``disk`` from ``name`` on failing, then mended; return what is wrong, and how many failed."""
     failing = disk.fail(name)
     done = job.run()
     if failing:
@@ -63,7 +63,7 @@ def failed_run(job: Job, disk: Failing, expected: dict[str, str], name: str) -> 
 
 
 def hooked_run(job: Job, expected: dict[str, str], name: str, read: int) -> tuple[str, bool]:
-    """Run ``job`` with the ``read``-th read of its source ``name`` failing, and without; return what is wrong, and if it failed."""
+    """Run ``job`` with read ``read`` of its source ``name`` failing, and without; return what is wrong, and if that failed."""
     done = job.run({"PYTHONPATH": str(HOOK), "FAIL_FILE": name, "FAIL_READ": str(read)})
     failed = done.returncode != 0
     if failed:

@@ -70,7 +70,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def finished_pieces(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return chunks and shards that a run recorded as finished, each with its inode and time: who makes one anew changes them."""
+    """Return the chunks and shards recorded as finished, with inode and time: who makes one anew changes those."""
     out = {}
     for record in (*folder.glob("tokens/*/chunk-*.json"), *folder.glob("out/.work/blocks-*.json")):
         if record.name.startswith("chunk-"):

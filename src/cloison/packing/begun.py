@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from cloison.errors import ChangedError, StoreError
 from cloison.packing.folder import WORK
@@ -61,7 +62,7 @@ def forget_beginning(folder: Place) -> None:
         remove(folder / WORK / _BEGUN)
 
 
-def _read(folder: Place) -> dict[str, object] | None:
+def _read(folder: Place) -> dict[str, Any] | None:
     try:
         found = read_json(folder / WORK / _BEGUN)
     except StoreError:
