@@ -126,7 +126,7 @@ def _check(model: Any, rungs: str, kernels: Sequence[str] | None) -> None:
 
 
 def _candidates(trial: Trial, rungs: str, known: dict[str, Any] | None) -> Iterator[Way]:
-    """Yield the remembered way, then those of the rungs."""
+    """Yield the remembered way (its kernel is tried anew), then those of the rungs."""
     if known is not None:
         with in_eval(trial.model):
             way = named(trial.model, trial.sample, trial.against.floor, known)

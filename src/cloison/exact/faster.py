@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloison.exact.attention import observed
 from cloison.exact.kernels import KERNELS, SDPA
-from cloison.exact.ladder import named, with_kernel
+from cloison.exact.ladder import named
 from cloison.exact.per_segment import Kind
 from cloison.exact.probe import packed_batch
 from cloison.exact.proving import holds_on
@@ -68,13 +68,13 @@ def faster(
 ) -> tuple[Way, VerifyReport | None, list[dict[str, Any]]]:
     """Return (way, report on the model, what was tried): ``way`` with the first of ``kernels`` that is exact, or as it is."""
     tried: list[dict[str, Any]] = []
-    if not kernels or named(model, trial.sample, trial.against.floor, with_kernel(way.choice, kernels[0])) is None:
+    asked = asked_of(model, way) if kernels else []
+    if not asked:
         return way, None, tried
-    asked = asked_of(model, way)
     for kernel in kernels:
         with in_eval(model):
-            other = named(model, trial.sample, trial.against.floor, with_kernel(way.choice, kernel))
-        if other is None or not asked:
+            other = named(model, trial.sample, trial.against.floor, way.choice, kernel)
+        if other is None:
             continue
         wrong = next(filter(None, (missed_by(kernel, one, _trained(model)) for one in asked)), "")
         if not wrong:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloison.exact import below_limit, masks, mixers, own_attention, positions, rows, singles, varlen
 from cloison.exact.facts import Facts, facts_of
-from cloison.exact.kernels import KERNELS, SDPA
+from cloison.exact.kernels import SDPA
 from cloison.exact.probe import Reference
 from cloison.exact.signals import Signal, way_of
 from cloison.exact.ways import Way
@@ -15,7 +15,7 @@ from cloison.exact.ways import Way
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["climb", "named", "with_kernel"]
+__all__ = ["climb", "named"]
 
 _SIGNALS = {"a": varlen.signals, "b": positions.signals, "c": masks.signals, "d": own_attention.signals}
 _BASES = "adbc"
@@ -37,12 +37,15 @@ def climb(model: torch.nn.Module, sample: torch.Tensor, rungs: str, against: Ref
             yield from singles.ways()
 
 
-def named(model: torch.nn.Module, sample: torch.Tensor, floor: float, choice: Mapping[str, Any]) -> Way | None:
-    """Return the way of ``model`` that ``choice`` names, or None where it has no such."""
+def named(
+    model: torch.nn.Module, sample: torch.Tensor, floor: float, choice: Mapping[str, Any], kernel: str = SDPA
+) -> Way | None:
+    """Return the way of ``model`` that ``choice`` names, our own attention computed by ``kernel``, or None where it has no
+    such: for another kernel than SDPA also where our attention does not run."""
     facts = facts_of(model, sample, floor)
     try:
-        kernel = choice.get("below", choice).get("kernel", SDPA)
-        signals = [signal.by(kernel) for signal in _signals(facts)] if kernel in KERNELS else []
+        choice = _by(choice, kernel)
+        signals = [signal.by(kernel) for signal in _signals(facts)]
         if "below" in choice:
             return below_limit.chosen(facts, signals, choice)
         if choice.get("rung") == "e":
@@ -53,11 +56,11 @@ def named(model: torch.nn.Module, sample: torch.Tensor, floor: float, choice: Ma
     return next((way for way in ways if dict(way.choice) == dict(choice)), None)
 
 
-def with_kernel(choice: Mapping[str, Any], kernel: str) -> dict[str, Any]:
-    """Return ``choice`` with our own attention computed by ``kernel``; of a way without it, what names no way."""
+def _by(choice: Mapping[str, Any], kernel: str) -> dict[str, Any]:
     if "below" in choice:
-        return {**choice, "below": {**choice["below"], "kernel": kernel}}
-    return {**choice, "kernel": kernel}
+        return {**choice, "below": _by(choice["below"], kernel)}
+    plain = {name: value for name, value in choice.items() if name != "kernel"}
+    return plain if kernel == SDPA else plain | {"kernel": kernel}
 
 
 def _signals(facts: Facts) -> list[Signal]:
