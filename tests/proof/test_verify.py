@@ -11,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
+
 from cloison.errors import FindingsError, InputError  # noqa: E402
 from cloison.proof.blocks import block_of, bounds, lengths_of, synthetic  # noqa: E402
 from cloison.proof.run import places, subject  # noqa: E402
@@ -282,3 +284,12 @@ def test_a_certificate_names_the_setup_and_what_was_not_tested():
     assert certificate["versions"]["torch"] and certificate["versions"]["transformers"]
     assert any(entry.startswith("sliding_window=4096") for entry in certificate["not_tested"])
     assert json.loads(json.dumps(certificate))["verdicts"]["isolation"] == "exact"
+
+
+@pytest.mark.parametrize("places", [8, 13, 64])
+def test_samples_are_no_longer_than_the_model_has_positions(places):
+    config = GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=128, n_positions=places, bos_token_id=1, eos_token_id=2)
+    report = verify(GPT2LMHeadModel(config))
+    assert report.ok
+    said = {verdict.experiment: verdict.summary for verdict in report.verdicts}
+    assert "a shift of 3 moves the outputs" in said["positions"]  # a table of positions is read, however short it is

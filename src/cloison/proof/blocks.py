@@ -13,7 +13,7 @@ from cloison.blocks import Block
 from cloison.errors import InputError
 from cloison.segments import IGNORE, Segments
 
-__all__ = ["alone", "block_of", "bounds", "changed", "lengths_of", "limits", "synthetic", "vocabulary"]
+__all__ = ["alone", "block_of", "bounds", "changed", "lengths_of", "limits", "position_table", "synthetic", "vocabulary"]
 
 LONGEST_TOKENS = 512
 """The longest synthetic segment: limits beyond it are not straddled, and `limits` lets the caller say so."""
@@ -87,13 +87,18 @@ def synthetic(config: Any = None, *, vocab_size: int | None = None, seed: int = 
     """
     edges = [value for value in limits(config).values() if value < LONGEST_TOKENS]
     long = min(LONGEST_TOKENS, max([29, *(2 * edge + 3 for edge in edges)]))
-    longest_table = getattr(config, "max_position_embeddings", None)
-    if isinstance(longest_table, int) and longest_table > 0 and "original_max_position_embeddings" not in limits(config):
-        long = min(long, longest_table)
-    rows = [[7, 1, 11, 2], [5, long, 3, 13]]
+    most = position_table(config) or LONGEST_TOKENS
+    rows = [[min(length, most) for length in row] for row in ([7, 1, 11, 2], [5, long, 3, 13])]
     rng = np.random.default_rng(seed)
     ids = vocabulary(config, vocab_size)
     return [block_of(row, rng.choice(ids, sum(row)), first=4 * index) for index, row in enumerate(rows)]
+
+
+def position_table(config: Any) -> int | None:
+    """Return how many positions a model of ``config`` has at most; None where nothing says so, or scaling goes beyond."""
+    most = getattr(config, "max_position_embeddings", None)
+    known = isinstance(most, int) and most > 0 and "original_max_position_embeddings" not in limits(config)
+    return most if known else None
 
 
 def block_of(lengths: Sequence[int], input_ids: npt.ArrayLike, first: int = 0) -> Block:

@@ -11,10 +11,13 @@ import numpy.typing as npt
 
 from cloison.blocks import Block
 from cloison.errors import CloisonError
-from cloison.proof.blocks import alone, block_of, bounds, lengths_of
+from cloison.proof.blocks import alone, block_of, bounds, lengths_of, position_table
 from cloison.proof.run import Subject
 
 __all__ = ["Positions", "positions"]
+
+_SHIFT = 3
+"""By how many places a sample's positions are moved, to see whether the model cares."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,9 @@ def positions(
     batch = subject.collate(blocks)
     passed, starts = _passed(batch, blocks, subject)
     longest = max(alone(blocks), key=lambda block: block.num_tokens)
-    sample = block_of([min(longest.num_tokens, 24)], longest.input_ids[:24])
+    room = (position_table(getattr(subject.module, "config", None)) or 24 + _SHIFT) - _SHIFT
+    length = max(1, min(longest.num_tokens, 24, room))
+    sample = block_of([length], longest.input_ids[:length])
     base = run(subject.run_alone)(sample).logits
     single = dict(subject.single(sample))
     scale = float(base.double().std()) or 1.0
@@ -81,21 +86,23 @@ def positions(
         return Positions(passed, starts, False, 0.0, None, True, f"{_said(passed, starts)}; the model takes no position_ids")
     start = next((s for s in _starts(subject) if (size := moved(count + s)) is not None and size <= noise), None)
     reads = (moved(np.minimum(count, 1)) or 0.0) > noise or stretched > noise
-    shifted = moved(count + (start or 0) + 3) or 0.0
+    shifted = moved(count + (start or 0) + _SHIFT)
     lengths = lengths_of(blocks)
-    indifferent = not reads or shifted <= noise
+    indifferent = not reads or (shifted is not None and shifted <= noise)
     wanted = start or 0
     wrong = [s for s, (first, length) in enumerate(zip(starts, lengths, strict=True)) if first != wanted and length > 0]
     right = passed != "irregular" and (not wrong or indifferent)
     cares = (
         "the model does not read them"
         if not reads
+        else f"it has none left to shift a sample of {length} by {_SHIFT}"
+        if shifted is None
         else f"a constant shift changes nothing (by {shifted:.1e} sigma)"
         if shifted <= noise
-        else f"a shift of 3 moves the outputs by {shifted:.2g} sigma"
+        else f"a shift of {_SHIFT} moves the outputs by {shifted:.2g} sigma"
     )
     tail = "" if right else f"; alone a sample starts at {wanted}, here {len(wrong)} of {len(lengths)} segments do not"
-    return Positions(passed, starts, reads, shifted, start, right, f"{_said(passed, starts)}; {cares}{tail}")
+    return Positions(passed, starts, reads, shifted or 0.0, start, right, f"{_said(passed, starts)}; {cares}{tail}")
 
 
 def _said(passed: str, starts: tuple[int, ...]) -> str:
