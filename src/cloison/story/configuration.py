@@ -14,7 +14,7 @@ SETUPS = {
     "packed": "packed through cloison",
     "plain causal": "packed under a plain causal mask: samples see the ones before them",
     "boundary targets": "packed, isolated, and the last token of a sample trained to predict the first of the next",
-    "prompts and padding": "packed, isolated, and prompts and padding trained",
+    "prompts and padding": "packed, isolated, and prompts and padding trained (no sample's first token)",
 }
 """Set-up to what it is. The first two are meant to be the same thing."""
 
@@ -43,8 +43,11 @@ class Configuration:
     width: int = 96
     heads: int = 4
     epochs: int = 18
+    initial_deviation: float = 0.02
     learning_rate: float = 4e-3
     warmup_steps: int = 20
+    second_beta: float = 0.999
+    largest_gradient: float = 1.0
     weight_decay: float = 0.01
     seeds: tuple[int, ...] = (0, 1)
     neighbours: tuple[Neighbours, ...] = ("related", "unrelated")

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloison.blocks import Block
-from cloison.errors import StoreError, require
+from cloison.errors import require
+from cloison.samples import Sample
 from cloison.story.configuration import CONFIGURATION, SETUPS, Configuration, Run
-from cloison.story.training import Result, collate_as, dialogs, model_of
+from cloison.story.dialogs import TOKENIZER, Dialogs, dialogs
+from cloison.story.running import Progress, run_all
+from cloison.story.setups import blocks_of, collate_as
+from cloison.story.training import Result, model_of
 
 if TYPE_CHECKING:
     from cloison.proof.report import VerifyReport
 
 __all__ = ["Story", "runs_of", "spot_the_fault", "tell"]
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Story:
         configuration: written down before.
         results: one a run.
         reports: what `verify` says of each set-up, before any training.
-        seconds: wall time of the training runs together.
+        seconds: wall time of it all.
     """
 
     configuration: Configuration
@@ -66,87 +65,25 @@ def tell(out: Path, progress: Progress, configuration: Configuration = CONFIGURA
 
     Finished runs are kept in ``out``, so that an interrupted story goes on where it stopped.
 
-    Cost: about 40 s a run and core; 26 runs.
+    Cost: half a minute or less a run and core; 26 runs.
     """
     require("transformers", "hf")
     out.mkdir(parents=True, exist_ok=True)
-    runs = runs_of(configuration)
     began = time.perf_counter()
-    jobs = [_job(out, index, run, configuration) for index, run in enumerate(runs)]
-    _run_all([job for job in jobs if not _done(job)], workers, progress, len(jobs))
-    results = tuple(_result(job) for job in jobs)
-    seconds = time.perf_counter() - began
-    return Story(configuration, results, _verified(configuration), seconds)
+    made = dialogs(configuration)
+    results = run_all(out, runs_of(configuration), configuration, made, workers, progress)
+    reports = {setup: _verify(setup, configuration, made) for setup in SETUPS}
+    return Story(configuration, results, reports, time.perf_counter() - began)
 
 
-def _job(out: Path, index: int, run: Run, configuration: Configuration) -> Path:
-    path = out / f"run-{index:02d}.json"
-    text = json.dumps({"run": asdict(run), "configuration": asdict(configuration)}, sort_keys=True)
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path.with_suffix(".result").unlink(missing_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return path
-
-
-def _done(job: Path) -> bool:
-    return job.with_suffix(".result").exists()
-
-
-def _run_all(jobs: Sequence[Path], workers: int, progress: Progress, total: int) -> None:
-    waiting = list(jobs)
-    running: list[tuple[Path, subprocess.Popen[bytes]]] = []
-    try:
-        while waiting or running:
-            while waiting and len(running) < workers:
-                job = waiting.pop(0)
-                command = [sys.executable, "-m", "cloison.story.training", str(job)]
-                running.append((job, subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)))
-            for job, process in list(running):
-                if process.poll() is not None:
-                    running.remove((job, process))
-                    _raise_if_failed(job, process)
-                    progress("training", total - len(waiting) - len(running), total)
-            time.sleep(0.2)
-    finally:
-        for _, process in running:
-            process.kill()
-
-
-def _raise_if_failed(job: Path, process: subprocess.Popen[bytes]) -> None:
-    said = (process.stderr.read() if process.stderr else b"").decode(errors="replace")
-    if process.returncode or not _done(job):
-        last = said.strip().splitlines()[-1:] or ["nothing was said"]
-        raise StoreError(
-            f"the run {job.name} of the story must end.", f"It failed: {last[0]}.", "Run it again alone to see why."
-        )
-
-
-def _result(job: Path) -> Result:
-    plain = json.loads(job.with_suffix(".result").read_text(encoding="utf-8"))
-    return Result(**plain | {"run": Run(**plain["run"])})
-
-
-def _verified(configuration: Configuration) -> dict[str, VerifyReport]:
-    """Return what `verify` says of each set-up on one small batch, with the loss that it trains."""
-    from cloison.packing.memory import pack_samples
+def _verify(setup: str, configuration: Configuration, made: Dialogs) -> VerifyReport:
+    """Return what `verify` says of ``setup`` on one small batch, with the loss that it trains."""
     from cloison.proof.verify import verify
 
-    trained, _ = dialogs(configuration)
-    samples = [sample for group in trained[:2] for sample in group]
-    vocabulary = 1 + max(int(sample.input_ids.max()) for group in trained for sample in group)
-    blocks = [pack_samples(part, capacity=sum(map(len, part)), order="input")[0] for part in (samples[:3], samples[3:5])]
-    return {setup: _verify(verify, setup, configuration, vocabulary, blocks) for setup in SETUPS}
-
-
-def _verify(verify: Any, setup: str, configuration: Configuration, vocabulary: int, blocks: Iterable[Any]) -> VerifyReport:
-    model = model_of(configuration, 0, vocabulary)
-    given = list(blocks)
-    if setup == "alone":
-        from cloison.packing.memory import pack_samples
-
-        given = [pack_samples([sample], capacity=len(sample))[0] for block in given for sample in block.samples()]
-    report: VerifyReport = verify(model, given, collate=partial(collate_as, setup), fix=False)
-    return report
+    samples: list[Sample] = [sample for group in made.trained[:2] for sample in group]
+    blocks = [*blocks_of(setup, samples[:3], 3), *blocks_of(setup, samples[3:5], 3)]
+    model = model_of(configuration, 0, made.vocabulary)
+    return verify(model, blocks, collate=partial(collate_as, setup), fix=False)
 
 
 def spot_the_fault(configuration: Configuration = CONFIGURATION) -> tuple[str, VerifyReport]:
@@ -157,14 +94,11 @@ def spot_the_fault(configuration: Configuration = CONFIGURATION) -> tuple[str, V
     """
     from tokenizers import Tokenizer
 
-    from cloison.packing.memory import pack_samples
-    from cloison.story.training import TOKENIZER
     from cloison.view.batch_page import batch_page
 
-    trained, _ = dialogs(configuration, compact=False)
+    made = dialogs(configuration, compact=False)
     tokenizer = Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
-    samples = [sample for group in trained[:2] for sample in group][:5]
-    (block,) = pack_samples(samples, capacity=sum(map(len, samples)), order="input")
+    (block,) = blocks_of("packed", made.everything[:5], 5)
 
     def collate(blocks: Sequence[Block]) -> dict[str, Any]:
         batch = collate_as("boundary targets", blocks)

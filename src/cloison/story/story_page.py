@@ -12,12 +12,15 @@ from cloison.story.telling import (
     DASHBOARD,
     GROWTH,
     PLACES,
+    VERDICTS,
+    WATCHED,
     dashboard_rows,
     effects,
     growth_rows,
     place_rows,
     rounding,
     verdict_rows,
+    watched_rows,
 )
 from cloison.view.charts import trace
 from cloison.view.page import render_page
@@ -35,7 +38,10 @@ def story_page(story: Story) -> str:
         _part(
             "The set-ups",
             [f"{name}: {what}." for name, what in SETUPS.items()],
-            [table("what verify says", ("set-up", "verify, before training"), verdict_rows(story))],
+            [
+                table("who names the fault", VERDICTS, verdict_rows(story)),
+                table("what watch said in the first step", WATCHED, watched_rows(story)),
+            ],
         )
     ]
     for near in c.neighbours:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +17,9 @@ __all__ = [
     "DASHBOARD",
     "GROWTH",
     "PLACES",
+    "VERDICTS",
+    "WATCHED",
+    "converged",
     "dashboard_rows",
     "effects",
     "growth_rows",
@@ -24,11 +28,15 @@ __all__ = [
     "told_plainly",
     "told_view",
     "verdict_rows",
+    "watched_rows",
 ]
 
 DASHBOARD = ("set-up", "training loss", "tokens/s", "answers, alone", "held-out question, alone")
 GROWTH = ("samples a block", "training loss", "answers, alone", "held-out question, alone")
 PLACES = ("set-up", "by place in the block: first ... last")
+VERDICTS = ("set-up", "verify, before training", "watch, in the first step of its training")
+WATCHED = ("set-up", "what was seen in its first step", "what mends it")
+RIGHT = ("alone", "packed")
 _LAST_STEPS = 20
 
 
@@ -85,20 +93,43 @@ def rounding(story: Story) -> tuple[float, float]:
 
 
 def verdict_rows(story: Story) -> list[tuple[str, ...]]:
-    """Return a row a set-up: whether `verify` finds it right, and the faults it names."""
+    """Return a row a set-up: the faults that `verify` names before training, and those that `watch` names in the first step.
+
+    Where the first steps of a set-up's runs do not all show the same, each answer stands with the number of its runs.
+    """
     rows: list[tuple[str, ...]] = []
     for setup, report in story.reports.items():
-        kinds = [finding.kind for finding in report.findings if finding.severity == "error"]
-        rows.append((setup, "as if alone" if report.ok else ", ".join(dict.fromkeys(kinds))))
+        seen = Counter(named(r.watched["findings"]) for r in story.results if r.run.setup == setup)
+        watched = seen.most_common(1)[0][0] if len(seen) == 1 else "; ".join(f"{kinds} ({n} runs)" for kinds, n in seen.items())
+        rows.append((setup, named([finding.to_dict() for finding in report.findings]), watched))
     return rows
 
 
+def watched_rows(story: Story) -> list[tuple[str, ...]]:
+    """Return a row a finding: what `watch` said of each faulty set-up in the first step of its first run, and what mends it."""
+    rows: list[tuple[str, ...]] = []
+    for setup in SETUPS:
+        first = next((r for r in story.results if r.run.setup == setup), None)
+        found = [] if first is None else [f for f in first.watched["findings"] if f["severity"] == "error"]
+        rows += [(setup, finding["message"], finding["fix"]) for finding in found]
+    return rows
+
+
+def named(findings: Sequence[Mapping[str, Any]]) -> str:
+    """Return the kinds of the errors among ``findings``, or that there are none."""
+    return ", ".join(dict.fromkeys(f["kind"] for f in findings if f["severity"] == "error")) or "as if alone"
+
+
 def effects(story: Story, neighbours: str) -> list[str]:
-    """Return a sentence a faulty set-up: whether the damage shows in evaluation, beyond the spread of the seeds."""
-    right = story.of("packed", neighbours)
-    said = []
-    for setup in list(SETUPS)[2:]:
-        wrong = story.of(setup, neighbours)
+    """Return a sentence a faulty set-up: whether the damage shows in evaluation, beyond the spread of the seeds.
+
+    Seeds on which a right set-up did not converge say nothing about damage: they are named, and left out.
+    """
+    lost = sorted({r.run.seed for setup in RIGHT for r in story.of(setup, neighbours) if not converged(r)})
+    said = [f"On seed {seed} a right set-up did not converge either: damage cannot be read there." for seed in lost]
+    right = [r for r in story.of("packed", neighbours) if r.run.seed not in lost]
+    for setup in list(SETUPS)[len(RIGHT) :]:
+        wrong = [r for r in story.of(setup, neighbours) if r.run.seed not in lost]
         if not wrong or not right:
             continue
         worse = min(r.answer_loss for r in wrong) > max(r.answer_loss for r in right)
@@ -108,6 +139,11 @@ def effects(story: Story, neighbours: str) -> list[str]:
             f"{'and the training loss gives no warning' if hidden else 'and the training loss is higher too'}."
         )
     return said
+
+
+def converged(result: Result) -> bool:
+    """Whether the training ended below a fifth of the loss at which it began."""
+    return _dashboard([result]) < result.training_loss[0] / 5
 
 
 def told_plainly(story: Story) -> dict[str, Any]:
@@ -137,8 +173,8 @@ def told_view(story: Story, page: str) -> Any:
 
     first, most = rounding(story)
     parts: list[Any] = [
-        Rule("what verify says, before any training", align="left"),
-        drawn(("set-up", "verdict"), verdict_rows(story)),
+        Rule("who names the fault", align="left"),
+        drawn(VERDICTS, verdict_rows(story)),
     ]
     for near in story.configuration.neighbours:
         parts += [

@@ -7,26 +7,22 @@ same, so that what differs afterwards comes from that one thing.
 from __future__ import annotations
 
 import json
-import random
+import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from cloison.blocks import Block
-from cloison.packing.memory import pack_samples
-from cloison.samples import Sample
 from cloison.segments import IGNORE
 from cloison.story.configuration import Configuration, Run
-from cloison.story.corpus import functions
+from cloison.story.dialogs import Dialogs
+from cloison.story.evaluation import answer_loss, loss_by_place
+from cloison.story.setups import batch_of, steps_of
 
-__all__ = ["Result", "batches_of", "collate_as", "dialogs", "model_of", "steps_of", "train"]
-
-TOKENIZER = Path(__file__).parent / "tokenizer"
+__all__ = ["Result", "model_of", "train"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +37,7 @@ class Result:
         answer_loss: mean loss per answer token, questions of the trained phrasings, samples alone.
         held_out_loss: the same with the phrasing that was kept out.
         loss_by_place: mean training-form loss of the answers by place in the block, at the end of training.
+        watched: the report of `watch` on the first step of this training, as plain data.
     """
 
     run: Run
@@ -50,102 +47,7 @@ class Result:
     answer_loss: float
     held_out_loss: float
     loss_by_place: list[float]
-
-
-def dialogs(configuration: Configuration, *, compact: bool = True) -> tuple[list[list[Sample]], list[Sample]]:
-    """Return the trained samples of each function, and the held-out ones: a question, and the start of its docstring.
-
-    With ``compact`` the ids that occur are numbered anew from 0; without it they are the tokenizer's.
-    """
-    found: dict[str, str] = {}
-    for module, name, doc, _ in functions():
-        answer = " ".join(doc.split())[: configuration.answer_characters].strip()
-        if len(answer) >= 20 and not name.rsplit(".", 1)[-1].startswith("_"):
-            found.setdefault(f"{module}.{name}", answer)
-    names = list(found)
-    picked = [names[int(index * len(names) / configuration.functions)] for index in range(configuration.functions)]
-
-    questions = [*configuration.phrasings, configuration.held_out]
-    asked = [(question.format(name), found[name]) for name in picked for question in questions]
-    samples = _renumbered(_encoded(asked)) if compact else _encoded(asked)
-    groups = [samples[start : start + len(questions)] for start in range(0, len(samples), len(questions))]
-    return [group[:-1] for group in groups], [group[-1] for group in groups]
-
-
-def _encoded(asked: Sequence[tuple[str, str]]) -> list[Sample]:
-    from cloison.spec import PackSpec
-    from cloison.text.encode import Encoded, Encoder
-    from cloison.text.targets import labels
-
-    records = [{"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]} for q, a in asked]
-    encoder = Encoder(str(TOKENIZER), PackSpec(capacity=1))
-    try:
-        done = encoder.encode_batch(records)
-    finally:
-        encoder.close()
-    out = []
-    for record in done:
-        if not isinstance(record, Encoded):
-            raise record
-        out.append(Sample(record.input_ids, *labels(record.input_ids, record.spans, record.shape, "assistant")))
-    return out
-
-
-def _renumbered(samples: Sequence[Sample]) -> list[Sample]:
-    """Give the ids that occur the numbers 0, 1, ...: a small vocabulary, so that a small model's time goes to its layers."""
-    used = np.unique(np.concatenate([sample.input_ids for sample in samples]))
-    return [
-        Sample(
-            np.searchsorted(used, s.input_ids).astype(np.int32),
-            np.where(s.labels == IGNORE, IGNORE, np.searchsorted(used, s.labels)).astype(np.int32),
-        )
-        for s in samples
-    ]
-
-
-def steps_of(trained: list[list[Sample]], run: Run, configuration: Configuration) -> Iterator[list[Sample]]:
-    """Yield the samples of every step of the training, in order: the same for every set-up."""
-    order = random.Random(run.seed)
-    for _ in range(configuration.epochs):
-        groups = [list(group) for group in trained]
-        order.shuffle(groups)
-        samples = [sample for group in groups for sample in group]
-        if run.neighbours == "unrelated":
-            order.shuffle(samples)
-        size = configuration.samples_per_step
-        yield from (samples[start : start + size] for start in range(0, len(samples) - size + 1, size))
-
-
-def batches_of(setup: str, samples: Sequence[Sample], samples_per_block: int) -> dict[str, Any]:
-    """Return one step's batch, as ``setup`` would feed it to the model."""
-    size = 1 if setup == "alone" else samples_per_block
-    groups = _grouped(samples, size)
-    return collate_as(setup, [pack_samples(group, capacity=sum(map(len, group)), order="input")[0] for group in groups])
-
-
-def collate_as(setup: str, blocks: Sequence[Block]) -> dict[str, Any]:
-    """Return the batch that ``setup`` makes of ``blocks``: the first two of `SETUPS` are right, each other has one fault."""
-    import torch
-
-    from cloison.forms import hf
-
-    if setup == "packed":
-        return hf.flat(blocks)
-    if setup == "boundary targets":
-        batch = hf.flat(blocks)
-        lengths = np.concatenate([block.segments.seq_lengths for block in blocks])
-        first = torch.from_numpy(np.cumsum(lengths)[:-1])
-        batch["labels"][0, first] = batch["input_ids"][0, first]
-        return batch
-    batch = hf.rows(blocks, capacity=max(block.num_tokens for block in blocks))
-    if setup == "alone":
-        return batch
-    if setup == "plain causal":
-        width = batch["input_ids"].shape[1]
-        return batch | {"position_ids": torch.arange(width).expand(len(blocks), width)}
-    if setup == "prompts and padding":
-        return batch | {"labels": batch["input_ids"].clone()}
-    raise KeyError(setup)
+    watched: Mapping[str, Any]
 
 
 def model_of(configuration: Configuration, seed: int, vocabulary: int) -> Any:
@@ -161,6 +63,7 @@ def model_of(configuration: Configuration, seed: int, vocabulary: int) -> Any:
         num_hidden_layers=configuration.layers,
         num_attention_heads=configuration.heads,
         num_key_value_heads=configuration.heads,
+        initializer_range=configuration.initial_deviation,
         max_position_embeddings=4096,
         tie_word_embeddings=True,
     )
@@ -168,110 +71,76 @@ def model_of(configuration: Configuration, seed: int, vocabulary: int) -> Any:
     return LlamaForCausalLM(config)
 
 
-def train(run: Run, configuration: Configuration) -> Result:
-    """Train and evaluate one run. Cost: a minute or less on one core."""
+def train(run: Run, configuration: Configuration, dialogs: Dialogs) -> Result:
+    """Train and evaluate one run; its first step is watched.
+
+    Cost: half a minute or less on one core.
+    """
     import torch
 
-    trained, held_out = dialogs(configuration)
-    everything = [sample for group in trained for sample in group]
-    vocabulary = 1 + max(int(sample.input_ids.max()) for sample in [*everything, *held_out])
-    model = model_of(configuration, run.seed, vocabulary)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=configuration.learning_rate, weight_decay=configuration.weight_decay)
+    from cloison.proof.watch import watch
+
+    model = model_of(configuration, run.seed, dialogs.vocabulary)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=configuration.learning_rate,
+        betas=(0.9, configuration.second_beta),
+        weight_decay=configuration.weight_decay,
+        fused=True,
+    )
     losses: list[float] = []
     valid = allocated = targets = 0
-    began = time.perf_counter()
-    steps = list(steps_of(trained, run, configuration))
+    seconds = 0.0
+    steps = list(steps_of(dialogs, run, configuration))
+    watched = watch(model, samples=dialogs.everything)
     for index, samples in enumerate(steps):
-        share = min((index + 1) / configuration.warmup_steps, 1.0) * (1 - 0.9 * index / len(steps))
+        began = time.perf_counter()
         for group in optimizer.param_groups:
-            group["lr"] = configuration.learning_rate * share
-        batch = batches_of(run.setup, samples, run.samples_per_block)
-        loss = model(**batch).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            group["lr"] = configuration.learning_rate * _share(index, len(steps), configuration.warmup_steps)
+        batch = batch_of(run.setup, samples, run.samples_per_block)
+        with watched if index == 0 else nullcontext():
+            loss = model(**batch).loss
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), configuration.largest_gradient)
         optimizer.step()
+        optimizer.zero_grad()
         losses.append(float(loss.detach()))
-        valid += sum(map(len, samples))
-        allocated += batch["input_ids"].numel()
-        targets += int((batch["labels"][:, 1:] != IGNORE).sum())
-    seconds = time.perf_counter() - began
+        if index:  # the first step's time is the audit's
+            seconds += time.perf_counter() - began
+            valid += sum(map(len, samples))
+            allocated += batch["input_ids"].numel()
+            targets += int((batch["labels"][:, 1:] != IGNORE).sum())
     return Result(
         run,
         losses,
         valid / seconds,
         targets / allocated,
-        answer_loss(model, everything),
-        answer_loss(model, held_out),
-        loss_by_place(model, run, steps[-configuration.samples_per_block :]),
+        answer_loss(model, dialogs.everything),
+        answer_loss(model, dialogs.held_out),
+        loss_by_place(model, run, steps[-run.samples_per_block :]),
+        watched.report.to_dict(),
     )
 
 
-def token_losses(model: Any, batch: dict[str, Any]) -> Any:
-    """Return float32 [B, T]: the loss of predicting each token from the ones before it, 0 at the first of a row."""
-    import torch
-
-    inputs = {name: value for name, value in batch.items() if name != "labels"}
-    with torch.no_grad():
-        logits = model(**inputs).logits[:, :-1].float()
-    ids = batch["input_ids"]
-    found = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-    return torch.nn.functional.pad(found.view(ids.shape[0], -1), (1, 0))
+def _share(step: int, steps: int, warmup_steps: int) -> float:
+    """Return the learning rate of ``step`` over its largest: a straight rise, then half a cosine."""
+    return min((step + 1) / warmup_steps, 1.0) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
 
 
-def answer_loss(model: Any, samples: Sequence[Sample]) -> float:
-    """Return the mean loss per answer token of ``samples``, each alone in its row."""
-    model.eval()
-    total = count = 0.0
-    for start in range(0, len(samples), 64):
-        batch = batches_of("alone", samples[start : start + 64], 1)
-        asked = batch["labels"] != IGNORE
-        total += float(token_losses(model, batch)[asked].sum())
-        count += int(asked.sum())
-    model.train()
-    return total / count
-
-
-def loss_by_place(model: Any, run: Run, steps: Sequence[Sequence[Sample]]) -> list[float]:
-    """Return the mean answer loss by place in the block, in the form that the set-up trains in."""
-    model.eval()
-    sums, counts = np.zeros(run.samples_per_block), np.zeros(run.samples_per_block)
-    for samples in steps:
-        batch = batches_of(run.setup, samples, run.samples_per_block)
-        losses = token_losses(model, batch).numpy()
-        rows = [[sample] for sample in samples] if run.setup == "alone" else _grouped(samples, run.samples_per_block)
-        if losses.shape[0] == 1:
-            rows = [list(samples)]
-        place = 0
-        for row, group in enumerate(rows):
-            start = 0
-            for sample in group:
-                asked = sample.labels != IGNORE
-                sums[place % run.samples_per_block] += losses[row, start : start + len(sample)][asked].sum()
-                counts[place % run.samples_per_block] += asked.sum()
-                start += len(sample)
-                place += 1
-    model.train()
-    return [float(value) for value in sums / np.maximum(counts, 1)]
-
-
-def _grouped(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
-    return [list(samples[start : start + size]) for start in range(0, len(samples), size)]
-
-
-def main(job: str) -> None:
-    """Run the job file ``job`` (a run and a configuration as JSON) and write the result beside it."""
+def main(dialogs_file: str, *jobs: str) -> None:
+    """Run job files (a run and a configuration as JSON), and write each result beside its job."""
     import torch
 
     torch.set_num_threads(1)
-    path = Path(job)
-    plain = json.loads(path.read_text(encoding="utf-8"))
-    shaped: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain["configuration"].items()}
-    result = train(Run(**plain["run"]), Configuration(**shaped))
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(asdict(result)), encoding="utf-8")
-    part.replace(path.with_suffix(".result"))
+    dialogs = Dialogs.load(Path(dialogs_file))
+    for path in map(Path, jobs):
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        shaped: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain["configuration"].items()}
+        result = train(Run(**plain["run"]), Configuration(**shaped), dialogs)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(asdict(result)), encoding="utf-8")
+        part.replace(path.with_suffix(".result"))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
