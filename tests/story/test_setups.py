@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_every_epoch_trains_every_sample_once(near) -> None:
         assert len(set(ids)) == len(ids) == 24
     places = {id(sample): number for number, group in enumerate(dialogs.trained) for sample in group}
     beside = [[places[id(sample)] for sample in step] for step in steps]
-    together = sum(a == b for step in beside for a, b in zip(step, step[1:], strict=False))
+    together = sum(a == b for step in beside for a, b in pairwise(step))
     assert (together > 20) is (near == "related")
 
 

@@ -10,16 +10,16 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from cloison.errors import StoreError  # noqa: E402
-from cloison.story.configuration import CONFIGURATION, SETUPS, Configuration, Run  # noqa: E402
-from cloison.story.dialogs import dialogs  # noqa: E402
-from cloison.story.running import run_all  # noqa: E402
-from cloison.story.story import Story, runs_of, tell  # noqa: E402
-from cloison.story.story_page import story_page  # noqa: E402
-from cloison.story.telling import converged, effects, told_plainly, told_view, verdict_rows  # noqa: E402
-from cloison.story.training import Result  # noqa: E402
-from tests.story.test_setups import SMALL, made  # noqa: E402
-from tests.terminal import shown  # noqa: E402
+from cloison.errors import StoreError
+from cloison.story.configuration import CONFIGURATION, SETUPS, Configuration, Run
+from cloison.story.dialogs import dialogs
+from cloison.story.running import run_all
+from cloison.story.story import Story, runs_of, tell
+from cloison.story.story_page import story_page
+from cloison.story.telling import converged, effects, told_plainly, told_view, verdict_rows
+from cloison.story.training import Result
+from tests.story.test_setups import SMALL, made
+from tests.terminal import shown
 
 SEEDS = (0, 1)
 
