@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cloison.packing.targets import choose, fill_targets, flat_ranges
+from cloison.places import Place, Remote, fetched, place, size, sizes, stamp
 from cloison.segments import IGNORE
 from cloison.spec import PackSpec
 from cloison.store.columns import BlockRows, Carried, schema
-from cloison.store.files import read_json, write_json
+from cloison.store.files import file_sha256, read_json, write_json
 from cloison.store.shards import blocks_per_group, shard_name, write_shard
 from cloison.store.tokens import TokenStore, open_token_store
 
@@ -28,6 +28,8 @@ __all__ = ["BATCH_TOKENS", "PLAN_ARRAYS", "Fill", "finished", "gather", "prepare
 
 BATCH_TOKENS = 1 << 19
 """Token positions that are gathered and written at once: the memory of this step is some tens of bytes for each."""
+
+_ASKED_AT_ONCE = 8
 
 PLAN_ARRAYS = ("offsets", "sample_ids", "starts", "seq_lengths")
 
@@ -39,8 +41,8 @@ class Fill:
     spec: PackSpec
     store: TokenStore
     plan: Mapping[str, npt.NDArray[Any]]
-    out: Path
-    work: Path
+    out: Place
+    work: Place
     carried: tuple[Carried, ...]
     split: bool
     weighted: bool
@@ -49,17 +51,17 @@ class Fill:
 
 def prepare(setup: Mapping[str, Any]) -> Fill:
     """Return what all shards share, from plain data."""
-    store = open_token_store(Path(setup["tokens"]))
+    store = open_token_store(place(setup["tokens"]))
     assert store is not None, "the token store is made before blocks are written"
-    work = Path(setup["work"])
-    plan = {name: np.load(work / f"{name}.npy", mmap_mode="r") for name in PLAN_ARRAYS}
+    work = place(setup["work"])
+    plan = {name: np.load(fetched(work / f"{name}.npy"), mmap_mode="r") for name in PLAN_ARRAYS}
     types = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(setup["types"])))
     carried = tuple(Carried(name, kind, types.field(name).type) for name, kind in setup["carried"].items())
     return Fill(
         PackSpec.from_dict(setup["spec"]),
         store,
         plan,
-        Path(setup["out"]),
+        place(setup["out"]),
         work,
         carried,
         setup["split"],
@@ -75,18 +77,29 @@ def run(fill: Fill, job: Mapping[str, Any]) -> dict[str, Any]:
     layout = schema(fill.carried, split=fill.split, weighted=fill.weighted)
     shard = write_shard(fill.out / shard_name(index), _batches(fill, index, roles), layout, fill.carried, fill.spec.capacity)
     record = {"index": index, "shard": shard.to_dict(), "counts": dict(roles)}
+    path = fill.out / shard.name
+    if isinstance(path, Remote):
+        record["stamp"] = list(stamp(path))
     write_json(fill.work / f"{shard.name}.json", record)
     return record
 
 
-def finished(out: Path, work: Path, index: int) -> dict[str, Any] | None:
-    """Return the record of shard ``index`` when an earlier run finished it and its content is as recorded, else None."""
-    from cloison.store.files import file_sha256
+def finished(out: Place, work: Place, total: int) -> dict[int, dict[str, Any]]:
+    """Return the records of those of ``total`` shards that an earlier run finished and whose content is as recorded."""
+    noted = sizes(work)
+    indices = [index for index in range(total) if f"{shard_name(index)}.json" in noted]
+    with ThreadPoolExecutor(_ASKED_AT_ONCE if isinstance(out, Remote) else 1) as pool:
+        records = pool.map(lambda index: _finished(out, work, index), indices)
+        return {index: record for index, record in zip(indices, records, strict=True) if record is not None}
 
+
+def _finished(out: Place, work: Place, index: int) -> dict[str, Any] | None:
     record = read_json(work / f"{shard_name(index)}.json")
     path = out / shard_name(index)
-    if not isinstance(record, dict) or not path.is_file():
+    if not isinstance(record, dict) or size(path) is None:
         return None
+    if isinstance(path, Remote) and list(stamp(path)) == record.get("stamp"):
+        return record  # the very object that was put
     return record if file_sha256(path) == record["shard"]["sha256"] else None
 
 

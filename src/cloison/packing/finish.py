@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from cloison.errors import ChangedError
 from cloison.packing.planned import Planned
+from cloison.places import Place, sizes
 from cloison.store.manifest import Manifest
 from cloison.store.shards import Shard, blocks_per_group, overall_hash
 
@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
 
 
 def manifest_of(
-    planned: Planned, fingerprint: str, records: Sequence[Mapping[str, Any]], columns: Mapping[str, str], out: Path
+    planned: Planned, fingerprint: str, records: Sequence[Mapping[str, Any]], columns: Mapping[str, str], out: Place
 ) -> Manifest:
     """Return the manifest of the shards in ``out`` that ``records`` describe.
 
@@ -38,11 +38,13 @@ def manifest_of(
         ChangedError: a shard is no longer what its record says.
     """
     shards = tuple(Shard(**record["shard"]) for record in records)
+    there = sizes(out)
     for shard in shards:
-        path = out / shard.name
-        if not path.is_file() or path.stat().st_size != shard.size_bytes:
+        if there.get(shard.name) != shard.size_bytes:
             raise ChangedError(
-                f"{path} must stay as it was written.", "It changed or is gone.", "Run again: what is whole is kept."
+                f"{out / shard.name} must stay as it was written.",
+                "It changed or is gone.",
+                "Run again: what is whole is kept.",
             )
     counts: Counter[str] = Counter()
     for record in records:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +23,7 @@ from cloison.packing.folder import refuse_foreign, working_in
 from cloison.packing.local import run_jobs
 from cloison.packing.planned import Planned, plan_tokens, refuse_unplannable
 from cloison.packing.tokens import Progress, Tokens, ensure_tokens
+from cloison.places import Place, absolute, beside, forget, place
 from cloison.spec import PackSpec
 from cloison.store.columns import RESERVED
 from cloison.store.files import replacing, sweep
@@ -34,7 +34,7 @@ from cloison.store.shards import blocks_per_shard
 __all__ = ["Source", "as_list", "pack", "run_job"]
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""A file, folder or glob, or several; "-" is standard input."""
+"""A file, folder, glob or URL, or several; "-" is standard input."""
 
 
 def pack(
@@ -52,8 +52,9 @@ def pack(
     """Return the packed data set of ``source``, whole at ``out``: the same bytes for any workers, crashes and restarts.
 
     Args:
-        source: a file, folder or glob (or several) in any form that `cloison.text.sources` reads; "-" is standard input.
-        out: a folder that is new or empty, or that an earlier call with the same arguments left.
+        source: a file, folder or glob (or several) in any form that `cloison.text.sources` reads, on disk or by URL
+            (``s3://bucket/data/*.jsonl.gz``); "-" is standard input.
+        out: a folder or URL where nothing is, or what an earlier call with the same arguments left.
         spec: every choice that shapes the output.
         tokenizer: a path, a ``tokenizers.Tokenizer`` or a transformers tokenizer; None for sources that are token ids.
         workers: processes. 1: all in this process.
@@ -111,10 +112,11 @@ def run_job(
             "Rename the column, or leave it out.",
         )
     refuse_unplannable(spec)
-    folder = Path(out)
+    folder = place(out)
+    refuse_private([*as_list(source), str(folder)], workers)
     refuse_foreign(folder, spec)
     spec = with_its_day(folder, spec)
-    home = Path(tokens) if tokens is not None else folder.resolve().parent / "tokens"
+    home = place(tokens) if tokens is not None else beside(folder, "tokens")
     noted = False
 
     def begun(resolved: PackSpec, files: Sequence[tuple[str, str]]) -> None:
@@ -137,13 +139,31 @@ def run_job(
         with working_in(folder, fingerprint) as work:
             if work is not None:
                 planned = plan_tokens(found)
-                records, carried = _fill_blocks(planned, folder, work, workers, progress)
-                write_manifest(folder, manifest_of(planned, fingerprint, records, carried, folder))
+                records, carried = _fill_blocks(planned, folder, work.place, workers, progress)
+                manifest = manifest_of(planned, fingerprint, records, carried, folder)
+                work.verify()
+                write_manifest(folder, manifest)
     except CloisonError:
         if noted:
             forget_beginning(folder)
         raise
+    forget(found.store.folder)
     return open(folder), found
+
+
+def refuse_private(places: Sequence[str], workers: int) -> None:
+    """Return unless several processes would work on a file system that lives in one.
+
+    Raises:
+        InputError: they would.
+    """
+    private = next((one for one in places if one.startswith("memory://")), None)
+    if private is not None and workers > 1:
+        raise InputError(
+            "workers are processes of their own.",
+            f"{private} is in the memory of this one.",
+            "Pass workers=1, or name another file system.",
+        )
 
 
 def as_list(source: Source) -> list[str]:
@@ -152,7 +172,7 @@ def as_list(source: Source) -> list[str]:
 
 
 def _fill_blocks(
-    planned: Planned, out: Path, work: Path, workers: int, progress: Progress | None
+    planned: Planned, out: Place, work: Place, workers: int, progress: Progress | None
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Write the shards that are not there, and return the records of all, and the carried columns' kinds."""
     plan, spec = planned.plan, planned.tokens.spec
@@ -172,9 +192,9 @@ def _fill_blocks(
     setup = {
         "step": "fill",
         "spec": spec.to_dict(),
-        "tokens": str(planned.tokens.store.folder.resolve()),
-        "out": str(out.resolve()),
-        "work": str(work.resolve()),
+        "tokens": str(absolute(planned.tokens.store.folder)),
+        "out": str(absolute(out)),
+        "work": str(absolute(work)),
         "carried": kinds,
         "types": types.serialize().to_pybytes().hex(),
         "split": bool((np.asarray(plan.starts) > 0).any()),
@@ -182,7 +202,7 @@ def _fill_blocks(
         "blocks_per_shard": size,
     }
     total = -(-len(plan) // size)
-    records = {index: record for index in range(total) if (record := fill.finished(out, work, index)) is not None}
+    records = fill.finished(out, work, total)
     todo = [{"index": index} for index in range(total) if index not in records]
     try:
         for record in run_jobs(setup, todo, workers=workers, scratch=work, threads=2):

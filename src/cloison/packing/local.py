@@ -24,6 +24,7 @@ import cloison.packing as package
 from cloison.errors import CloisonError, StoreError
 from cloison.packing.plain import error_from_plain
 from cloison.packing.worker import step
+from cloison.places import Place, absolute
 from cloison.store.files import write_json
 
 __all__ = ["run_jobs"]
@@ -36,7 +37,7 @@ def run_jobs(
     jobs: Sequence[Mapping[str, Any]],
     *,
     workers: int,
-    scratch: Path,
+    scratch: Place,
     state: Any = None,
     threads: int = 1,
 ) -> Iterator[dict[str, Any]]:
@@ -64,7 +65,7 @@ def run_jobs(
         return
     path = scratch / f"{setup['step']}.setup.json"
     write_json(path, dict(setup))
-    crew = _Crew(path, jobs, min(workers, len(jobs)))
+    crew = _Crew(absolute(path), jobs, min(workers, len(jobs)))
     try:
         yield from crew.results()
     finally:
@@ -90,7 +91,7 @@ def _on_threads(
 class _Crew:
     """Worker processes and the threads that feed them."""
 
-    def __init__(self, setup: Path, jobs: Sequence[Mapping[str, Any]], workers: int) -> None:
+    def __init__(self, setup: Place, jobs: Sequence[Mapping[str, Any]], workers: int) -> None:
         self._todo: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
         for job in jobs:
             self._todo.put(job)

@@ -17,6 +17,23 @@ from cloison.packing.heap import fewer_collections
 from cloison.packing.local import run_jobs
 from cloison.packing.plain import error_from_plain
 from cloison.packing.tokenise import Tokenise
+from cloison.places import (
+    Place,
+    Remote,
+    absolute,
+    beside,
+    fetched,
+    forget,
+    local_folder,
+    place,
+    put,
+    remove,
+    remove_tree,
+    scratch,
+    size,
+    sizes,
+    stamp,
+)
 from cloison.spec import FORMAT_VERSION, PackSpec, canonical_hash
 from cloison.store.files import claim, file_sha256, replacing, sweep, write_json
 from cloison.store.packed import Packed
@@ -28,6 +45,9 @@ __all__ = ["TOKENIZER", "Progress", "Tokens", "ensure_tokens", "tokenizer_of"]
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many pieces are done, and of how many."""
+
+_HASHED_AT_ONCE = 8
+"""Sources that are read at once for their hashes, where they are elsewhere than on disk."""
 
 Begun = Callable[[PackSpec, Sequence[tuple[str, str]]], None]
 """Called with the spec, its day resolved, and path and sha256 of each source file."""
@@ -60,7 +80,7 @@ class Tokens:
 def ensure_tokens(
     sources: Sequence[str],
     spec: PackSpec,
-    folder: Path,
+    folder: Place,
     *,
     tokenizer: Any = None,
     workers: int = 1,
@@ -79,8 +99,8 @@ def ensure_tokens(
     """
     claim(folder)
     opened = open_sources(sources, spec, spool=folder)
-    with ThreadPoolExecutor(2) as pool:
-        hashes = list(pool.map(lambda file: file_sha256(Path(file.path)), opened.files))
+    with ThreadPoolExecutor(_HASHED_AT_ONCE if any("://" in file.path for file in opened.files) else 2) as pool:
+        hashes = list(pool.map(lambda file: file_sha256(place(file.path)), opened.files))
     encoder = Encoder(tokenizer, spec, opened.reading)
     try:
         if encoder.needs_date and spec.date is None:
@@ -99,7 +119,7 @@ def ensure_tokens(
             made, chunks = _fill(opened, spec, home, encoder, workers, on_error, progress)
             _unchanged(opened)
             if isinstance(tokenizer, (str, os.PathLike)):  # so that `show` finds it; not part of the store's meaning
-                _keep_tokenizer(Path(tokenizer), home)
+                _keep_tokenizer(local_folder(place(tokenizer)), home)
             _write_store(home, key, opened, hashes, encoder, chunks)
             store = open_token_store(home)
             assert store is not None
@@ -117,11 +137,13 @@ def ensure_tokens(
 
 def tokenizer_of(packed: Packed) -> str | None:
     """Return where the tokenizer of ``packed`` is kept, in the token store beside it; None where there is none."""
-    found = packed.path.resolve().parent / "tokens" / packed.manifest.token_key / TOKENIZER
-    return str(found) if found.is_file() else None
+    if isinstance(packed.path, Remote) and packed.path.parent.url.endswith("://"):
+        return None  # nothing is beside a bucket
+    found = beside(packed.path, "tokens") / packed.manifest.token_key / TOKENIZER
+    return str(found) if size(found) is not None else None
 
 
-def _keep_tokenizer(tokenizer: Path, home: Path) -> None:
+def _keep_tokenizer(tokenizer: Path, home: Place) -> None:
     with replacing(home / TOKENIZER, durable=False) as part:  # a copy: a link would follow what becomes of the original
         shutil.copyfile(tokenizer / TOKENIZER if tokenizer.is_dir() else tokenizer, part)
 
@@ -129,8 +151,7 @@ def _keep_tokenizer(tokenizer: Path, home: Path) -> None:
 def _unchanged(source: Source) -> None:
     for file in source.files:
         try:
-            found = os.stat(file.path)
-            same = (found.st_size, found.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
+            same = stamp(place(file.path)) == (file.size_bytes, file.mtime_ns)
         except OSError:
             same = False
         if not same:
@@ -139,12 +160,11 @@ def _unchanged(source: Source) -> None:
             )
 
 
-def _forget_standard_input(source: Source, folder: Path) -> None:
+def _forget_standard_input(source: Source, folder: Place) -> None:
     """Remove the copy of standard input: its tokens are whole."""
     for file in source.files:
-        path = Path(file.path)
-        if path.parent == folder and path.name.startswith("stdin-"):
-            path.unlink(missing_ok=True)
+        if file.path.startswith(str(folder / "stdin-")):
+            remove(place(file.path))
 
 
 def _key(source: Source, hashes: list[str], encoder: Encoder) -> str:
@@ -153,22 +173,23 @@ def _key(source: Source, hashes: list[str], encoder: Encoder) -> str:
 
 
 def _fill(
-    source: Source, spec: PackSpec, home: Path, encoder: Encoder, workers: int, on_error: str, progress: Progress | None
+    source: Source, spec: PackSpec, home: Place, encoder: Encoder, workers: int, on_error: str, progress: Progress | None
 ) -> tuple[int, list[dict[str, Any]]]:
     """Make the chunks that are not there, and return how many that were, and the records of all."""
     records: dict[int, dict[str, Any]] = {}
     todo = []
+    noted = sizes(home)
     for index, chunk in enumerate(source.jobs):
-        record = chunk_is_whole(home, index)
+        record = chunk_is_whole(home, index) if f"chunk-{index:06d}.json" in noted else None
         if record is None:
             todo.append({"index": index, "chunk": chunk})
         else:
             records[index] = record
-    setup = {"step": "tokenise", "spec": spec.to_dict(), "folder": str(home), "on_error": on_error, "tokenizer": None}
+    setup = {"step": "tokenise", "spec": spec.to_dict(), "folder": str(absolute(home)), "on_error": on_error, "tokenizer": None}
     setup["reading"] = None if source.reading is None else asdict(source.reading)
     if min(workers, len(todo)) > 1 and encoder.vocabulary.backend is not None:
         _save(encoder, home / "tokenizer")
-        setup["tokenizer"] = str(home / "tokenizer")
+        setup["tokenizer"] = str(absolute(home / "tokenizer"))
     total = len(source.jobs)
     state = Tokenise(encoder, spec, home, on_error)
     try:
@@ -182,18 +203,22 @@ def _fill(
     return len(todo), [records[index] for index in range(total)]
 
 
-def _save(encoder: Encoder, folder: Path) -> None:
+def _save(encoder: Encoder, folder: Place) -> None:
+    local = folder if isinstance(folder, Path) else scratch(folder) / "saved"
     try:
-        encoder.save(folder)
+        encoder.save(local)
     except Exception as error:  # the tokenizers library raises bare ones
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(local, ignore_errors=True)
         raise StoreError(
-            f"{folder} cannot be written.", f"The system says: {error}.", "Free space, or name another --tokens, and run again."
+            f"{local} cannot be written.", f"The system says: {error}.", "Free space, or name another --tokens, and run again."
         ) from error
+    if isinstance(folder, Remote):
+        for file in local.iterdir():
+            put(file, folder / file.name)
 
 
 def _write_store(
-    home: Path,
+    home: Place,
     key: str,
     source: Source,
     hashes: list[str],
@@ -215,9 +240,11 @@ def _write_store(
         "chunks": chunks,
     }
     write_json(home / "store.json", facts)
-    for path in home.glob("*.setup.json"):  # what workers were fed with
-        path.unlink(missing_ok=True)
-    shutil.rmtree(home / "tokenizer", ignore_errors=True)
+    for name in sizes(home):
+        if name.endswith(".setup.json"):  # what workers were fed with
+            remove(home / name)
+    remove_tree(home / "tokenizer")
+    forget(home / "tokenizer")
 
 
 def _tokenizer_facts(encoder: Encoder) -> dict[str, Any]:
@@ -230,7 +257,7 @@ def _tokenizer_facts(encoder: Encoder) -> dict[str, Any]:
 def _verify(store: TokenStore, progress: Progress | None) -> None:
     """Prove that a store made earlier still has the content that was recorded. Cost: one read, about 2 GB a second."""
     for done, chunk in enumerate(store.chunks):
-        if file_sha256(store.folder / chunk["name"]) != chunk["sha256"]:
+        if file_sha256(fetched(store.folder / chunk["name"], chunk["sha256"])) != chunk["sha256"]:
             raise ChangedError(
                 f"{store.folder / chunk['name']} must have the content that was recorded.",
                 "It changed.",

@@ -46,7 +46,7 @@ class Remote:
     url: str
 
     def __truediv__(self, name: str) -> Remote:
-        return Remote(f"{self.url}/{name}")
+        return Remote(f"{self.url}{'' if self.url.endswith('://') else '/'}{name}")
 
     def __str__(self) -> str:
         return self.url
@@ -63,18 +63,9 @@ class Remote:
 
     @property
     def parent(self) -> Remote:
-        """The folder that it lies in.
-
-        Raises:
-            InputError: it is the top, a bucket, say.
-        """
+        """The folder that it lies in; of a bucket, ``protocol://``."""
         start, _, rest = self.url.partition("://")
-        above, slash, _ = rest.rpartition("/")
-        if not slash or not above.strip("/"):
-            raise InputError(
-                "a data set and its tokens lie in folders of a bucket.", f"{self} is at its top.", f"Name one: {self}/NAME."
-            )
-        return Remote(f"{start}://{above}")
+        return Remote(f"{start}://{rest.rpartition('/')[0]}")
 
 
 Place = Path | Remote
@@ -94,7 +85,7 @@ def place(where: str | os.PathLike[str] | Remote) -> Place:
         return Path(text)
     if protocol in ("file", "local"):
         return Path(rest)
-    return Remote(text.rstrip("/"))
+    return Remote(f"{protocol}://{rest.rstrip('/')}")
 
 
 def filesystem(at: Remote) -> tuple[Any, str]:

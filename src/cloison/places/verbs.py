@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cloison.errors import InputError
 from cloison.places.remote import Place, Remote, tried
 
 __all__ = ["absolute", "beside", "create", "found", "put", "read", "remove", "remove_tree", "size", "sizes", "stamp"]
@@ -160,8 +161,19 @@ def absolute(at: Place) -> Place:
 
 
 def beside(at: Place, name: str) -> Place:
-    """Return the place called ``name`` in the folder that ``at`` lies in."""
-    return absolute(at).parent / name
+    """Return the place called ``name`` in the folder that ``at`` lies in.
+
+    Raises:
+        InputError: it is the top of its file system: a bucket, say.
+    """
+    above = absolute(at).parent
+    if isinstance(above, Remote) and above.url.endswith("://"):
+        raise InputError(
+            f"{name} is looked for, and kept, beside the data set.",
+            f"{at} is at the top of its file system.",
+            f"Name a folder inside, as {at}/{name}, or pass tokens= (--tokens).",
+        )
+    return above / name
 
 
 def _info(at: Remote) -> dict[str, Any] | None:

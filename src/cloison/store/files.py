@@ -22,7 +22,18 @@ from cloison.errors import StoreError
 from cloison.places import Place, Remote, opened, put, read, remove, scratch
 from cloison.places.copies import copy_of
 
-__all__ = ["PART", "claim", "file_sha256", "read_json", "replacing", "store_errors", "sweep", "sync_folder", "write_json"]
+__all__ = [
+    "PART",
+    "claim",
+    "file_sha256",
+    "lives",
+    "read_json",
+    "replacing",
+    "store_errors",
+    "sweep",
+    "sync_folder",
+    "write_json",
+]
 
 PART = ".part"
 """The suffix of files that are not finished."""
@@ -186,10 +197,11 @@ def _writes(process: int, path: Path) -> bool:
         began = time.time() - uptime + int(rest[18]) / os.sysconf("SC_CLK_TCK")
         return state not in "ZX" and began <= path.stat().st_mtime + _CLOCKS_DIFFER_S
     except (OSError, ValueError, IndexError):  # it is gone, or this is no Linux
-        return _lives(process)
+        return lives(process)
 
 
-def _lives(process: int) -> bool:
+def lives(process: int) -> bool:
+    """Return whether there is a process of this number on this machine."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
