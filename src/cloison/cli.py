@@ -33,14 +33,18 @@ COMMANDS = {
 }
 """Command to its module and its one line of help, in the order of use."""
 
+_WIDE = 120
+"""Columns where standard output is no terminal, and COLUMNS does not say how many there are."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    parser = _top()
-    if not words or words[0] not in COMMANDS:
-        parser.parse_args(words)  # --help, --version, or a complaint; each ends here
-        parser.print_help()
+    if not words:
+        _top().print_help(sys.stderr)
+        return 2
+    if words[0] not in COMMANDS:
+        _top().parse_args(words)  # --help, --version, or a complaint; each ends here
         return 2
     name = words[0]
     module = import_module(COMMANDS[name][0])
@@ -92,7 +96,7 @@ def _print(outcome: Any, *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    wide = None if sys.stdout.isatty() else 120
+    wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _WIDE
     Console(highlight=False, soft_wrap=False, width=wide).print(outcome.shown)
 
 

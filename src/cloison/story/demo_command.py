@@ -58,14 +58,14 @@ def _write_pages(demo: Demo) -> None:
 
     from cloison.story.demo import TOKENIZER
     from cloison.view.packed_page import packed_page
-    from cloison.view.page import render_page, write_page
-    from cloison.view.verdict import verdict_section
+    from cloison.view.page import write_page
+    from cloison.view.verdict import verdict_page
 
     tokenizer = Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
     write_page(packed_page(demo.packed, tokenizer), demo.folder / "packed.html", replace=True)
     if demo.judged:
         first = demo.judged[0]
-        page = render_page("Verdict", f"TRL's packed batches on a tiny {first.model_type}", [verdict_section(first.report)])
+        page = verdict_page(first.report, f"TRL's packed batches on a tiny {first.model_type}")
         write_page(page, demo.folder / "verdict.html", replace=True)
 
 

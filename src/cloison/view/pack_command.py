@@ -20,7 +20,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_source_arguments(parser)
     parser.add_argument("--out", metavar="DIR", help="the data set's folder, new or empty; needed unless --dry-run")
     add_spec_arguments(parser)
-    parser.add_argument("--engine", choices=("local", "ray"), default="local", help="where the work runs")
+    parser.add_argument("--engine", choices=("local", "ray"), default="local", help="where the work runs (default: local)")
+    parser.add_argument(
+        "--address", metavar="HOST:PORT", help="the Ray cluster, or auto (default: RAY_ADDRESS, else one on this machine)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would come out; write nothing but --tokens")
 
 
@@ -31,7 +34,9 @@ def run(args: Namespace) -> Outcome:
         raise InputError("cloison pack writes a data set.", "There is no --out.", "Add --out DIR, or --dry-run.")
     common: dict[str, Any] = {
         "tokenizer": args.tokenizer,
-        "workers": default_workers() if args.workers is None else args.workers,
+        "workers": default_workers() if args.workers is None and args.engine == "local" else args.workers,
+        "engine": args.engine,
+        "address": args.address,
         "on_error": args.on_error,
     }
     if args.dry_run:
@@ -40,9 +45,7 @@ def run(args: Namespace) -> Outcome:
     from cloison.view.terminal_summary import packed_summary
 
     with ProgressLine() as progress:
-        packed, tokens = run_job(
-            args.source, args.out, spec, tokens=args.tokens, engine=args.engine, progress=progress, **common
-        )
+        packed, tokens = run_job(args.source, args.out, spec, tokens=args.tokens, progress=progress, **common)
     plain = {"path": str(packed.path), "read": tokens.described, **packed.manifest.to_dict()}
     return Outcome(0, packed_summary(packed, tokens), plain)
 
@@ -55,6 +58,7 @@ def default_workers() -> int:
 
 
 def _dry_run(args: Namespace, spec: Any, common: dict[str, Any]) -> Outcome:
+    from cloison.packing.engines import starting
     from cloison.packing.planned import plan_tokens, refuse_unplannable
     from cloison.packing.tokens import ensure_tokens
     from cloison.view.terminal_summary import planned_facts, planned_summary
@@ -62,5 +66,6 @@ def _dry_run(args: Namespace, spec: Any, common: dict[str, Any]) -> Outcome:
     refuse_unplannable(spec)
     with tempfile.TemporaryDirectory(prefix="cloison-") as scratch, ProgressLine() as progress:
         home = Path(args.tokens) if args.tokens is not None else Path(scratch)
-        planned = plan_tokens(ensure_tokens(args.source, spec, home, progress=progress, **common))
+        with starting(common.pop("engine"), workers=common.pop("workers"), address=common.pop("address")) as engine:
+            planned = plan_tokens(ensure_tokens(args.source, spec, home, engine=engine, progress=progress, **common))
         return Outcome(0, planned_summary(planned), planned_facts(planned))

@@ -16,8 +16,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from cloison.errors import InputError, StoreError
+from cloison.errors import StoreError
 from cloison.view import version
+from cloison.view.output_option import refuse_existing
 
 __all__ = ["environment", "render_page", "write_page"]
 
@@ -85,8 +86,7 @@ def write_page(html: str, path: str | os.PathLike[str], *, replace: bool = False
         StoreError: the folder cannot be written.
     """
     target = Path(path)
-    if target.exists() and not replace:
-        raise InputError(f"a page was to be written to {target}.", "The file exists.", "Name another file, or pass --force.")
+    refuse_existing(target, replace=replace)
     draft = target.with_name(f".{target.name}.part")
     try:
         draft.write_text(html, encoding="utf-8")

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from cloison.errors import InputError
 from cloison.spec import Order, Overflow, PackSpec
 from cloison.view.outcome import Outcome
+from cloison.view.output_option import add_html_option, refuse_existing_page
 from cloison.view.progress import ProgressLine
 from cloison.view.spec_options import add_source_arguments, pairs
 
@@ -37,8 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--align", type=int, default=1, metavar="N", help="a segment counts as its length rounded up to this")
     parser.add_argument("--max-sample-tokens", type=int, metavar="N", help="overflow acts at this length already")
     parser.add_argument("--time-limit", type=float, metavar="S", help="seconds a searching policy may take")
-    parser.add_argument("--html", metavar="FILE", help="write a page too")
-    parser.add_argument("--force", action="store_true", help="replace FILE where it exists")
+    add_html_option(parser)
     parser.add_argument("--columns", nargs="+", metavar="PART=NAME", help="which column plays which part (messages=dialog)")
 
 
@@ -49,6 +49,7 @@ def run(args: Namespace) -> Outcome:
     from cloison.view.plan_page import plan_page
     from cloison.view.plan_table import length_summary, plan_rows, plan_table
 
+    refuse_existing_page(args)
     asked = ",".join(args.policy or [_DEFAULT_POLICIES])
     policies = list(POLICIES) if asked == "all" else [word for word in asked.split(",") if word]
     capacities = _numbers(",".join(args.capacity))
@@ -75,21 +76,23 @@ def _lengths(args: Namespace, capacity: int, progress: Any) -> npt.NDArray[Any]:
     if len(args.source) == 1 and args.source[0].endswith(".npy"):
         try:
             return np.asarray(np.load(args.source[0], mmap_mode="r", allow_pickle=False))
-        except (OSError, ValueError) as error:
+        except Exception as error:  # numpy parses the head of the file as Python, and raises what that raises
             raise InputError(
                 f"{args.source[0]} holds an array of lengths.", f"{error}.", "Write it with numpy.save."
             ) from error
+    from cloison.packing.engines import starting
     from cloison.packing.tokens import ensure_tokens
     from cloison.view.pack_command import default_workers
 
     spec = PackSpec(capacity=capacity, columns=pairs(args.columns or (), "--columns"))
-    with tempfile.TemporaryDirectory(prefix="cloison-") as scratch:
+    workers = default_workers() if args.workers is None else args.workers
+    with tempfile.TemporaryDirectory(prefix="cloison-") as scratch, starting("local", workers=workers) as engine:
         tokens = ensure_tokens(
             args.source,
             spec,
             Path(args.tokens) if args.tokens is not None else Path(scratch),
             tokenizer=args.tokenizer,
-            workers=args.workers or default_workers(),
+            engine=engine,
             on_error=args.on_error,
             progress=progress,
         )

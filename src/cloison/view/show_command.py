@@ -7,6 +7,7 @@ from typing import Any
 
 from cloison.errors import InputError
 from cloison.view.outcome import Outcome
+from cloison.view.output_option import add_html_option, refuse_existing_page
 
 __all__ = ["add_arguments", "run"]
 
@@ -20,8 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="T",
         help="show text by this tokenizer (default: the one of the token store beside DIR; else token ids)",
     )
-    parser.add_argument("--html", metavar="FILE", help="write a page instead")
-    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    add_html_option(parser, "write a page instead, with the first blocks, those with findings, and the one of --block")
 
 
 def run(args: Namespace) -> Outcome:
@@ -29,6 +29,7 @@ def run(args: Namespace) -> Outcome:
     from cloison.packing.tokens import tokenizer_of
     from cloison.store.packed import open
 
+    refuse_existing_page(args)
     packed = open(args.path)
     backend = _backend(args.tokenizer or tokenizer_of(packed))
     if args.html is not None:

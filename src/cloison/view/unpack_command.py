@@ -11,6 +11,7 @@ import numpy as np
 
 from cloison.errors import InputError
 from cloison.view.outcome import Outcome
+from cloison.view.output_option import refuse_existing
 
 __all__ = ["add_arguments", "run"]
 
@@ -19,6 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of ``cloison unpack``."""
     parser.add_argument("path", metavar="DIR", help="a packed data set")
     parser.add_argument("dest", metavar="DEST", help="the file of JSON lines to write")
+    parser.add_argument("--force", action="store_true", help="replace DEST if it is there")
     parser.add_argument("--tokenizer", metavar="T", help="add the text of each sample, decoded by this tokenizer")
 
 
@@ -30,6 +32,7 @@ def run(args: Namespace) -> Outcome:
 
     if args.dest == "-":
         raise InputError("unpack writes a file.", "DEST is -.", "Name a file, as samples.jsonl.")
+    refuse_existing(args.dest, replace=args.force)
     packed = open(args.path)
     backend = None
     if args.tokenizer is not None:

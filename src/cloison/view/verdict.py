@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.proof.report import Verdict, VerifyReport
+from cloison.view.page import render_page
 from cloison.view.tables import table
 
-__all__ = ["heat_map", "verdict_section"]
+__all__ = ["heat_map", "verdict_page", "verdict_section"]
 
 _GOOD, _OFF = {"exact", "right"}, {"coupled", "not tested"}
 _FLOOR = 1e-7
@@ -39,6 +40,11 @@ def verdict_section(report: VerifyReport, place_of: Sequence[int] | None = None)
         "path": _path(report.verdicts),
         "certificate": table("certificate", ("of", "what"), [(str(k), _short(v)) for k, v in report.certificate.items()]),
     }
+
+
+def verdict_page(report: VerifyReport, title: str) -> str:
+    """Return the HTML page of ``report``; ``title`` says of what."""
+    return render_page("Verdict", title, [verdict_section(report)])
 
 
 def heat_map(influence: npt.NDArray[np.float64], size: int = 360) -> dict[str, Any]:

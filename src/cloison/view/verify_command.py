@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloison.errors import InputError
 from cloison.view.outcome import Outcome
+from cloison.view.output_option import add_html_option, refuse_existing_page
 
 if TYPE_CHECKING:
     from cloison.blocks import Block
@@ -43,8 +44,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--bidirectional", action="store_true", help="the model may look ahead inside a sample")
     parser.add_argument("--dtype", metavar="D", help="float32, float64, bfloat16 or float16 (default: that of the weights)")
     parser.add_argument("--device", default="cpu", metavar="D", help="as torch names it (default: cpu)")
-    parser.add_argument("--seed", type=int, default=0, help="of everything drawn (default: 0)")
-    parser.add_argument("--html", metavar="FILE", help="write a page too")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of everything drawn (default: 0)")
+    add_html_option(parser)
 
 
 def run(args: Namespace) -> Outcome:
@@ -52,8 +53,11 @@ def run(args: Namespace) -> Outcome:
     from cloison.proof.models import load_model
     from cloison.proof.signals import signal
     from cloison.proof.verify import verify
+    from cloison.view.page import write_page
     from cloison.view.terminal_verdict import report_view
+    from cloison.view.verdict import verdict_page
 
+    refuse_existing_page(args)
     loaded = load_model(args.model, attn=args.attn, dtype=args.dtype, device=args.device, seed=args.seed)
     blocks = None if args.data is None else _blocks(args, loaded.model)
     if args.adapt:
@@ -70,7 +74,7 @@ def run(args: Namespace) -> Outcome:
     attention = getattr(loaded.model.config, "_attn_implementation", None)
     title = f"{loaded.said}; {attention} attention; {how}"
     if args.html is not None:
-        _page(args.html, report, title)
+        write_page(verdict_page(report, title), args.html, replace=args.force)
     plain = {"title": title, "signal": args.signal, "use_cache": args.use_cache, **report.to_dict()}
     return Outcome(0 if report.ok else 1, report_view(report, title), plain)
 
@@ -91,10 +95,3 @@ def _blocks(args: Namespace, model: Any) -> list[Block]:
             "Verify the model that the data was tokenised for, or leave --data out.",
         )
     return blocks
-
-
-def _page(path: str, report: Any, title: str) -> None:
-    from cloison.view.page import render_page, write_page
-    from cloison.view.verdict import verdict_section
-
-    write_page(render_page("Verdict", title, [verdict_section(report)]), path, replace=True)
