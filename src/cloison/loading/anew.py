@@ -13,9 +13,9 @@ from cloison.blocks import Block
 from cloison.errors import ChangedError, StoreError
 from cloison.packing.carried import carried_columns
 from cloison.packing.fill import Fill, gather
-from cloison.packing.finish import versions
 from cloison.packing.planned import Planned, plan_tokens
 from cloison.packing.tokens import Tokens, skipped_records
+from cloison.packing.writers import versions
 from cloison.places import Place, beside, place
 from cloison.segments import Segments
 from cloison.store.columns import Carried, schema, to_table

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from cloison.errors import ChangedError
 from cloison.packing.planned import Planned
+from cloison.packing.writers import versions
 from cloison.places import Place, sizes
 from cloison.store.manifest import Manifest
 from cloison.store.shards import Shard, blocks_per_group, overall_hash
 
-__all__ = ["manifest_of", "versions"]
-
-_WRITERS = ("cloison", "jinja2", "numpy", "pyarrow", "tokenizers")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the libraries that shape the bytes."""
-    out = {}
-    for name in _WRITERS:
-        try:
-            out[name] = version(name)
-        except PackageNotFoundError:
-            out[name] = "unknown"
-    return out
+__all__ = ["manifest_of"]
 
 
 def manifest_of(

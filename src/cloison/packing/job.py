@@ -18,11 +18,12 @@ from cloison.errors import CloisonError, InputError, SpecError
 from cloison.packing import fill
 from cloison.packing.begun import forget_beginning, note_beginning, with_its_day
 from cloison.packing.carried import carried_columns
-from cloison.packing.finish import manifest_of, versions
+from cloison.packing.engines import Engine, EngineChoice, Report, starting
+from cloison.packing.finish import manifest_of
 from cloison.packing.folder import refuse_foreign, working_in
-from cloison.packing.local import run_jobs
 from cloison.packing.planned import Planned, plan_tokens, refuse_unplannable
 from cloison.packing.tokens import Progress, Tokens, ensure_tokens
+from cloison.packing.writers import versions
 from cloison.places import Place, absolute, beside, forget, place
 from cloison.spec import PackSpec
 from cloison.store.columns import RESERVED
@@ -43,10 +44,11 @@ def pack(
     spec: PackSpec,
     *,
     tokenizer: Any = None,
-    workers: int = 1,
+    workers: int | None = None,
     tokens: str | os.PathLike[str] | None = None,
     on_error: Literal["raise", "skip"] = "raise",
-    engine: Literal["local"] = "local",
+    engine: EngineChoice = "local",
+    address: str | None = None,
     progress: Progress | None = None,
 ) -> Packed:
     """Return the packed data set of ``source``, whole at ``out``: the same bytes for any workers, crashes and restarts.
@@ -57,18 +59,22 @@ def pack(
         out: a folder or URL where nothing is, or what an earlier call with the same arguments left.
         spec: every choice that shapes the output.
         tokenizer: a path, a ``tokenizers.Tokenizer`` or a transformers tokenizer; None for sources that are token ids.
-        workers: processes. 1: all in this process.
+        workers: processes; on Ray, jobs under way at once. None: all in this process; on Ray, all that the cluster can do.
         tokens: where token stores are kept; by default ``tokens`` beside ``out``. A second call with another capacity, policy,
             seed or ``train_on`` finds its tokens there.
         on_error: "skip" leaves broken records out and lists them in the ledger.
-        engine: where the jobs run.
+        engine: where the jobs run: "local" (this machine), "ray", or a function ``engine(do, jobs)`` that returns ``do(job)``
+            of every job in any order, from processes that see the same files: ``lambda do, jobs: pool.map(do, jobs)``.
+        address: of the Ray cluster: "HOST:PORT", or "auto" on one of its machines. None: what RAY_ADDRESS names, else a cluster
+            on this machine for this call only.
         progress: called with (what, done, of how many).
 
     Raises:
         RecordError: a broken record, and ``on_error="raise"``.
         OverlongError: samples longer than the capacity, and no overflow policy.
         ChangedError: a source, or a file of an earlier run, changed.
-        StoreError: ``out`` holds something else, is in use by another run, or cannot be written.
+        StoreError: ``out`` holds something else, is in use by another run, or cannot be written; no cluster answers; a worker
+            does not see the files.
 
     Cost: memory of a few hundred MB a worker whatever the input, and 12 bytes a sample for the plan. Disk: the token store
     holds 4 bytes a token and 20 a span, uncompressed.
@@ -82,6 +88,7 @@ def pack(
         tokens=tokens,
         on_error=on_error,
         engine=engine,
+        address=address,
         progress=progress,
     )[0]
 
@@ -92,19 +99,17 @@ def run_job(
     spec: PackSpec,
     *,
     tokenizer: Any = None,
-    workers: int = 1,
+    workers: int | None = None,
     tokens: str | os.PathLike[str] | None = None,
     on_error: str = "raise",
-    engine: str = "local",
+    engine: EngineChoice = "local",
+    address: str | None = None,
     progress: Progress | None = None,
+    report: Report | None = None,
 ) -> tuple[Packed, Tokens]:
-    """Do what `pack` does, and return also what was read."""
-    if engine != "local":
-        raise InputError("engine names where jobs run.", f"It is {engine!r}.", 'Pass engine="local".')
+    """Do what `pack` does, tell ``report`` of every chunk and shard that was made, and return also what was read."""
     if on_error not in ("raise", "skip"):
         raise InputError("on_error is raise or skip.", f"It is {on_error!r}.", "Pick one of them.")
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise InputError("workers is a number of processes, 1 or more.", f"It is {workers!r}.", "Pass workers=1 or more.")
     if any(name in RESERVED for name in spec.carry):
         raise SpecError(
             f"carry names columns that go along; {', '.join(RESERVED)} are the format's own.",
@@ -112,11 +117,25 @@ def run_job(
             "Rename the column, or leave it out.",
         )
     refuse_unplannable(spec)
-    folder = place(out)
-    refuse_private([*as_list(source), str(folder)], workers)
-    refuse_foreign(folder, spec)
-    spec = with_its_day(folder, spec)
-    home = place(tokens) if tokens is not None else beside(folder, "tokens")
+    with starting(engine, workers=workers, address=address, report=report) as ready:
+        folder = place(out)
+        refuse_private([*as_list(source), str(folder)], ready)
+        refuse_foreign(folder, spec)
+        spec = with_its_day(folder, spec)
+        home = place(tokens) if tokens is not None else beside(folder, "tokens")
+        return _run(as_list(source), folder, spec, home, tokenizer, ready, on_error, progress)
+
+
+def _run(
+    sources: list[str],
+    folder: Place,
+    spec: PackSpec,
+    home: Place,
+    tokenizer: Any,
+    engine: Engine,
+    on_error: str,
+    progress: Progress | None,
+) -> tuple[Packed, Tokens]:
     noted = False
 
     def begun(resolved: PackSpec, files: Sequence[tuple[str, str]]) -> None:
@@ -126,20 +145,13 @@ def run_job(
 
     try:
         found = ensure_tokens(
-            as_list(source),
-            spec,
-            home,
-            tokenizer=tokenizer,
-            workers=workers,
-            on_error=on_error,
-            progress=progress,
-            begun=begun,
+            sources, spec, home, tokenizer=tokenizer, engine=engine, on_error=on_error, progress=progress, begun=begun
         )
         fingerprint = found.spec.fingerprint(found.key, versions())
         with working_in(folder, fingerprint) as work:
             if work is not None:
                 planned = plan_tokens(found)
-                records, carried = _fill_blocks(planned, folder, work.place, workers, progress)
+                records, carried = _fill_blocks(planned, folder, work.place, engine, progress)
                 manifest = manifest_of(planned, fingerprint, records, carried, folder)
                 work.verify()
                 write_manifest(folder, manifest)
@@ -151,18 +163,18 @@ def run_job(
     return open(folder), found
 
 
-def refuse_private(places: Sequence[str], workers: int) -> None:
+def refuse_private(places: Sequence[str], engine: Engine) -> None:
     """Return unless several processes would work on a file system that lives in one.
 
     Raises:
         InputError: they would.
     """
     private = next((one for one in places if one.startswith("memory://")), None)
-    if private is not None and workers > 1:
+    if private is not None and (engine.apart or engine.workers > 1):
         raise InputError(
             "workers are processes of their own.",
             f"{private} is in the memory of this one.",
-            "Pass workers=1, or name another file system.",
+            "Pass workers=1 of the local engine, or name another file system.",
         )
 
 
@@ -172,7 +184,7 @@ def as_list(source: Source) -> list[str]:
 
 
 def _fill_blocks(
-    planned: Planned, out: Place, work: Place, workers: int, progress: Progress | None
+    planned: Planned, out: Place, work: Place, engine: Engine, progress: Progress | None
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Write the shards that are not there, and return the records of all, and the carried columns' kinds."""
     plan, spec = planned.plan, planned.tokens.spec
@@ -205,7 +217,7 @@ def _fill_blocks(
     records = fill.finished(out, work, total)
     todo = [{"index": index} for index in range(total) if index not in records]
     try:
-        for record in run_jobs(setup, todo, workers=workers, scratch=work, threads=2):
+        for record in engine.run(setup, todo, scratch=work, threads=2):
             records[record["index"]] = record
             if progress:
                 progress("writing blocks", len(records), total)

@@ -13,23 +13,23 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import cloison.packing as package
 from cloison.errors import CloisonError, StoreError
 from cloison.packing.plain import error_from_plain
-from cloison.packing.worker import step
+from cloison.packing.worker import ONE_THREAD, Done, step
 from cloison.places import Place, absolute
 from cloison.store.files import write_json
 
 __all__ = ["run_jobs"]
-
-_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
 
 def run_jobs(
@@ -40,36 +40,52 @@ def run_jobs(
     scratch: Place,
     state: Any = None,
     threads: int = 1,
+    report: Callable[[Done], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the result of each job, in the order in which they finish.
+    """Yield the record of each job, in the order in which they finish (see `cloison.packing.engines.RunJobs`).
 
     Args:
-        setup: plain data for the step's ``prepare``; ``setup["step"]`` names it.
-        jobs: plain data for its ``run``, handed out in this order; each has an ``index``.
-        workers: processes; with 1, or with one job only, the work is done in this process.
-        scratch: a folder for the setup file.
-        state: what ``prepare`` would return, where the caller has it already and the work is done in this process.
-        threads: jobs under way at once where the work is done in this process: one waits while another computes.
+        workers: processes; with 1, or with one job only, the work is done in this process, where with several ``threads`` one
+            job waits while another computes.
+        report: called with what each job took.
 
     Raises:
-        CloisonError: of the first job, in their order, that failed; what others finished stays finished.
+        CloisonError: of the first job, in their order, that failed. No new jobs are begun then.
     """
     if min(workers, len(jobs)) <= 1:
         module = step(setup["step"])
         if state is None and jobs:
             state = module.prepare(setup)
+        work = partial(_reported, setup["step"], module.run, report)
         if min(threads, len(jobs)) <= 1:
-            yield from (module.run(state, job) for job in jobs)
+            yield from (work(state, job) for job in jobs)
         else:
-            yield from _on_threads(module.run, state, jobs, threads)
+            yield from _on_threads(work, state, jobs, threads)
         return
     path = scratch / f"{setup['step']}.setup.json"
     write_json(path, dict(setup))
     crew = _Crew(absolute(path), jobs, min(workers, len(jobs)))
     try:
-        yield from crew.results()
+        for index, seconds, record in crew.results():
+            if report is not None:
+                report(Done(setup["step"], index, seconds))
+            yield record
     finally:
         crew.dismiss()
+
+
+def _reported(
+    name: str,
+    work: Callable[[Any, Any], dict[str, Any]],
+    report: Callable[[Done], None] | None,
+    state: Any,
+    job: Mapping[str, Any],
+) -> dict[str, Any]:
+    began = time.monotonic()
+    record = work(state, job)
+    if report is not None:
+        report(Done(name, int(job["index"]), time.monotonic() - began))
+    return record
 
 
 def _on_threads(
@@ -95,11 +111,11 @@ class _Crew:
         self._todo: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
         for job in jobs:
             self._todo.put(job)
-        self._done: queue.SimpleQueue[tuple[int, dict[str, Any] | CloisonError | None]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, tuple[float, dict[str, Any]] | CloisonError | None]] = queue.SimpleQueue()
         self._stop = threading.Event()
         home = str(Path(package.__file__).parents[2])
         known = os.environ.get("PYTHONPATH")
-        environment = {**os.environ, **_ONE_THREAD, "PYTHONPATH": home + (os.pathsep + known if known else "")}
+        environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": home + (os.pathsep + known if known else "")}
         self._workers: list[tuple[subprocess.Popen[str], IO[str]]] = []
         for _ in range(workers):
             complaints = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (closed in dismiss)
@@ -118,8 +134,8 @@ class _Crew:
         for worker in self._workers:
             threading.Thread(target=self._feed, args=worker, daemon=True).start()
 
-    def results(self) -> Iterator[dict[str, Any]]:
-        """Yield results until all feeders are through; then raise the first error, if there was one."""
+    def results(self) -> Iterator[tuple[int, float, dict[str, Any]]]:
+        """Yield (index, seconds, record) until all feeders are through; then raise the first error, if there was one."""
         failed: dict[int, CloisonError] = {}
         at_work = len(self._workers)
         while at_work:
@@ -129,7 +145,7 @@ class _Crew:
             elif isinstance(answer, CloisonError):
                 failed[index] = answer
             else:
-                yield answer
+                yield (index, *answer)
         if failed:
             raise failed[min(failed)]
 
@@ -169,7 +185,7 @@ class _Crew:
                     self._stop.set()
                     self._done.put((index, error_from_plain(answer["error"])))
                 else:
-                    self._done.put((index, answer["result"]))
+                    self._done.put((index, (answer["seconds"], answer["result"])))
         except (OSError, ValueError):
             self._stop.set()
             self._done.put((index, self._died(process, complaints, index)))

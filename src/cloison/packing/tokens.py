@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cloison.errors import ChangedError, StoreError
+from cloison.packing.engines import IN_THIS_PROCESS, Engine
 from cloison.packing.heap import fewer_collections
-from cloison.packing.local import run_jobs
 from cloison.packing.plain import error_from_plain
 from cloison.packing.tokenise import Tokenise
 from cloison.places import (
@@ -83,7 +83,7 @@ def ensure_tokens(
     folder: Place,
     *,
     tokenizer: Any = None,
-    workers: int = 1,
+    engine: Engine = IN_THIS_PROCESS,
     on_error: str = "raise",
     progress: Progress | None = None,
     begun: Begun | None = None,
@@ -116,7 +116,7 @@ def ensure_tokens(
         if store is None:
             claim(home)
             sweep(home)
-            made, chunks = _fill(opened, spec, home, encoder, workers, on_error, progress)
+            made, chunks = _fill(opened, spec, home, encoder, engine, on_error, progress)
             _unchanged(opened)
             if isinstance(tokenizer, (str, os.PathLike)):  # so that `show` finds it; not part of the store's meaning
                 _keep_tokenizer(local_folder(place(tokenizer)), home)
@@ -173,7 +173,7 @@ def _key(source: Source, hashes: list[str], encoder: Encoder) -> str:
 
 
 def _fill(
-    source: Source, spec: PackSpec, home: Place, encoder: Encoder, workers: int, on_error: str, progress: Progress | None
+    source: Source, spec: PackSpec, home: Place, encoder: Encoder, engine: Engine, on_error: str, progress: Progress | None
 ) -> tuple[int, list[dict[str, Any]]]:
     """Make the chunks that are not there, and return how many that were, and the records of all."""
     records: dict[int, dict[str, Any]] = {}
@@ -187,20 +187,25 @@ def _fill(
             records[index] = record
     setup = {"step": "tokenise", "spec": spec.to_dict(), "folder": str(absolute(home)), "on_error": on_error, "tokenizer": None}
     setup["reading"] = None if source.reading is None else asdict(source.reading)
-    if min(workers, len(todo)) > 1 and encoder.vocabulary.backend is not None:
+    setup["named_from"] = None if all(_from_the_root(file.path) for file in source.files) else os.getcwd()
+    if todo and not engine.in_this_process(len(todo)) and encoder.vocabulary.backend is not None:
         _save(encoder, home / "tokenizer")
         setup["tokenizer"] = str(absolute(home / "tokenizer"))
     total = len(source.jobs)
     state = Tokenise(encoder, spec, home, on_error)
     try:
         with fewer_collections():
-            for record in run_jobs(setup, todo, workers=workers, scratch=home, state=state, threads=2):
+            for record in engine.run(setup, todo, scratch=home, state=state, threads=2):
                 records[record["index"]] = record
                 if progress:
                     progress("tokenising", len(records), total)
     finally:
         sweep(home)  # of workers that had to leave
     return len(todo), [records[index] for index in range(total)]
+
+
+def _from_the_root(path: str) -> bool:
+    return isinstance(place(path), Remote) or os.path.isabs(path)
 
 
 def _save(encoder: Encoder, folder: Place) -> None:
