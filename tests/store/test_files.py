@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cloison.errors import StoreError
-from cloison.store.files import file_sha256, read_json, replacing, store_errors, sweep, write_json
+from cloison.store.files import file_sha256, read_json, replacing, store_errors, sweep, write_json, writer
 
 
 def test_a_file_is_there_when_its_block_ended_well(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_the_system_s_refusals_have_three_parts(number: int, remedy: str) -> Non
 
 def test_only_the_leavings_of_the_dead_are_swept(tmp_path: Path) -> None:
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True)
-    gone = tmp_path / f"a.{dead.stdout.strip()}.part"
-    mine = tmp_path / f"b.{os.getpid()}.part"
+    gone = tmp_path / f"a.{node()}-{dead.stdout.strip()}.part"
+    mine = tmp_path / f"b.{writer()}.part"
     for path in (gone, mine, tmp_path / "whole"):
         path.write_text("")
     sweep(tmp_path)
@@ -65,13 +65,28 @@ def test_only_the_leavings_of_the_dead_are_swept(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]
 
 
+def node() -> str:
+    return writer().rpartition("-")[0]
+
+
+def test_what_another_machine_writes_stays_until_it_is_silent(tmp_path: Path) -> None:
+    written, silent = tmp_path / "a.other-1.part", tmp_path / "b.other-1.part"
+    for path in (written, silent):
+        path.write_text("")
+    os.utime(silent, (1e9, 1e9))
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [written.name]
+    sweep(tmp_path, alone=True)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_a_zombie_writes_no_more_and_a_number_that_was_given_again_is_another_s(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         while "Z" not in Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2]:
             time.sleep(0.01)
-        zombie = tmp_path / f"a.{process.pid}.part"
-        older = tmp_path / f"b.{os.getpid()}.part"  # written by one that had our number before this process began
+        zombie = tmp_path / f"a.{node()}-{process.pid}.part"
+        older = tmp_path / f"b.{writer()}.part"  # written by one that had our number before this process began
         for path in (zombie, older):
             path.write_text("")
         os.utime(older, (1e9, 1e9))

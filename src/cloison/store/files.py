@@ -12,6 +12,8 @@ import errno
 import hashlib
 import json
 import os
+import platform
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +35,7 @@ __all__ = [
     "sweep",
     "sync_folder",
     "write_json",
+    "writer",
 ]
 
 PART = ".part"
@@ -42,6 +45,9 @@ _HASHED_BYTES = 1 << 23
 """Bytes of a request where a file on another file system is read from end to end."""
 
 _CLOCKS_DIFFER_S = 5.0
+
+_SILENT_S = 3600.0
+"""A writer on another machine of a shared disk is gone when it wrote nothing for so long."""
 
 _REMEDIES = {
     errno.ENOSPC: "Free space on that disk and run again: what is finished is kept.",
@@ -80,7 +86,7 @@ def replacing(path: Place, *, durable: bool = True, keep: bool = False) -> Itera
         with _sending(path, keep) as part:
             yield part
         return
-    part = path.with_name(f"{path.name}.{os.getpid()}{PART}")
+    part = path.with_name(f"{path.name}.{writer()}{PART}")
     with store_errors(f"{path} cannot be written"):
         try:
             yield part
@@ -100,7 +106,7 @@ def replacing(path: Place, *, durable: bool = True, keep: bool = False) -> Itera
 
 @contextmanager
 def _sending(path: Remote, keep: bool) -> Iterator[Path]:
-    part = scratch(path.parent) / f"{path.name}.{os.getpid()}{PART}"
+    part = scratch(path.parent) / f"{path.name}.{writer()}{PART}"
     with store_errors(f"{path} cannot be written"):
         try:
             yield part
@@ -158,14 +164,14 @@ def file_sha256(path: Place) -> str:
 def claim(folder: Place) -> None:
     """Make ``folder`` (with its parents) and prove that it can be written to."""
     if isinstance(folder, Remote):
-        probe_there = folder / f".probe.{os.getpid()}{PART}"
+        probe_there = folder / f".probe.{writer()}{PART}"
         with replacing(probe_there) as part:
             part.write_bytes(b"cloison")
         remove(probe_there)
         return
     with store_errors(f"{folder} cannot be used"):
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe.{os.getpid()}{PART}"
+        probe = folder / f".probe.{writer()}{PART}"
         try:
             probe.write_bytes(b"cloison")
         finally:
@@ -181,9 +187,31 @@ def sweep(folder: Place, *, alone: bool = False) -> None:
         sweep(scratch(folder))
     elif folder.is_dir():
         for path in folder.glob(f"*{PART}"):
-            writer = path.name.removesuffix(PART).rpartition(".")[2]
-            if alone or not (writer.isdigit() and _writes(int(writer), path)):
+            node, _, process = path.name.removesuffix(PART).rpartition(".")[2].rpartition("-")
+            if alone or not process.isdigit():
+                gone = True
+            elif node == _node():
+                gone = not _writes(int(process), path)
+            else:
+                gone = _silent(path)
+            if gone:
                 path.unlink(missing_ok=True)
+
+
+def writer() -> str:
+    """Return the name of this process among all that write to a shared disk: of its machine, and its number there."""
+    return f"{_node()}-{os.getpid()}"
+
+
+def _node() -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "_", platform.node())
+
+
+def _silent(path: Path) -> bool:
+    try:
+        return path.stat().st_mtime < time.time() - _SILENT_S
+    except FileNotFoundError:  # it was finished, or removed, just now
+        return False
 
 
 def _writes(process: int, path: Path) -> bool:
