@@ -27,7 +27,7 @@ _WAITS_S = (0.05, 0.2, 0.8, 3.2)
 _PACKAGES = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3"), "gs": ("gcsfs", "gs"), "gcs": ("gcsfs", "gs")}
 """Protocol to the package that speaks it, and the extra that brings that."""
 
-_FINAL = (FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError, TypeError, ValueError)
+_FINAL = (PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError, TypeError)
 """What is no better the second time."""
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG))

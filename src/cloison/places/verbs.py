@@ -13,7 +13,7 @@ from typing import Any
 from cloison.errors import InputError
 from cloison.places.remote import Place, Remote, tried
 
-__all__ = ["absolute", "beside", "create", "found", "put", "read", "remove", "remove_tree", "size", "sizes", "stamp"]
+__all__ = ["absolute", "below", "beside", "create", "found", "put", "read", "remove", "remove_tree", "size", "sizes", "stamp"]
 
 
 _IDENTITY = (
@@ -85,7 +85,14 @@ def read(at: Place) -> bytes:
     """
     if isinstance(at, Path):
         return at.read_bytes()
-    return bytes(tried("read", at, lambda system, path: system.cat_file(path)))
+
+    def request(system: Any, path: str) -> bytes:
+        expected, content = system.info(path)["size"], bytes(system.cat_file(path))
+        if expected is not None and len(content) != expected:
+            raise ConnectionError(f"{len(content):,} of {expected:,} bytes arrived")
+        return content
+
+    return tried("read", at, request)
 
 
 def put(local: Path, at: Remote) -> None:
@@ -117,20 +124,41 @@ def create(at: Remote, content: bytes) -> bool:
     return tried("written", at, request)
 
 
+def below(folder: Remote, depth: int | None = None) -> list[str]:
+    """Return the paths, below a remote folder and relative to it, of its files; [] for none.
+
+    Folder by folder, each listing tried again if it fails: the walks of fsspec leave out what they cannot list.
+
+    Args:
+        depth: parts that a path has at most; None: any number.
+    """
+    out: list[str] = []
+    waiting = [""]
+    while waiting:
+        inner = waiting.pop()
+        for name, size in sizes(folder / inner if inner else folder).items():
+            path = f"{inner}/{name}" if inner else name
+            if size >= 0:
+                out.append(path)
+            elif depth is None or path.count("/") + 1 < depth:
+                waiting.append(path)
+    return sorted(out, key=lambda path: path.split("/"))
+
+
 def found(pattern: str) -> list[str]:
     """Return the URLs of the files below a remote folder, or of those that a remote glob matches, by path; [] for none."""
-    at = Remote(pattern.rstrip("/"))
+    protocol, _, rest = pattern.rstrip("/").partition("://")
+    parts = rest.split("/")
+    plain = next((number for number, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
+    top = Remote(f"{protocol}://{'/'.join(parts[:plain])}")
+    wild = parts[plain:]
+    if not wild:
+        return [f"{top}/{path}" for path in below(top)]
+    from fsspec.utils import glob_translate
 
-    def request(system: Any, path: str) -> list[str]:
-        if _MAGIC.search(at.url.partition("://")[2]):
-            names = [name for name, one in system.glob(path, detail=True).items() if one["type"] == "file"]
-            return [str(system.unstrip_protocol(name)) for name in names]
-        return [f"{at}/{str(name)[len(path) :].lstrip('/')}" for name in system.find(path)]
-
-    try:
-        return sorted(tried("listed", at, request), key=lambda url: url.split("/"))
-    except FileNotFoundError:
-        return []
+    matches = re.compile(glob_translate("/".join(wild))).match
+    depth = None if any("**" in part for part in wild) else len(wild)
+    return [str(top / path) for path in below(top, depth) if matches(path)]
 
 
 _MAGIC = re.compile(r"[*?\[]")
@@ -151,8 +179,14 @@ def remove_tree(folder: Place) -> None:
         if folder.exists():
             shutil.rmtree(folder)
         return
+
+    def request(system: Any, path: str) -> None:
+        inside = below(folder)
+        if inside:
+            system.rm([f"{path.rstrip('/')}/{name}" for name in inside])
+
     with suppress(FileNotFoundError):
-        tried("removed", folder, lambda system, path: system.rm(path, recursive=True))
+        tried("removed", folder, request)
 
 
 def absolute(at: Place) -> Place:
