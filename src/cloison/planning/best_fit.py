@@ -14,7 +14,7 @@ it is 0.2-6.5 % above the optimum (see `optimal`).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,43 +26,57 @@ from cloison.planning.patterns import NO_PATTERNS, Patterns
 __all__ = ["best_fit_patterns"]
 
 
-@njit(cache=True, nogil=True)
-def _events(
-    counts: Any, units: int, limit: int, open_counts: Any, open_offsets: Any, open_classes: Any, open_repeats: Any
-) -> Any:
-    """Return groups as parallel arrays: class, repeats, parent event (-1: first in its block), blocks that end there.
+class _Groups(NamedTuple):
+    """Groups of blocks of one history, as parallel arrays, one entry an event."""
 
-    The blocks of the ``open_`` patterns are there from the start, as groups with what room they have left.
-    """
-    size = max(1024, 2 * open_classes.size)
-    classes = np.empty(size, np.int32)
-    repeats = np.empty(size, np.int32)
-    parents = np.empty(size, np.int64)
-    blocks = np.empty(size, np.int64)
-    used = np.empty(size, np.int32)
-    after = np.empty(size, np.int64)  # the next open group of the same room
-    heads = np.full(units + 1, -1, np.int64)  # the open groups of each room
-    bits, summary = words(units + 1)
-    events = 0
-    for p in range(open_counts.size):
+    classes: Any
+    repeats: Any
+    parents: Any  # the event before, -1: first in its block
+    blocks: Any  # how many blocks end there
+    used: Any  # segments so far
+    after: Any  # the next open group of the same room
+
+
+class _Progress(NamedTuple):
+    """What is placed, and the open groups by their room."""
+
+    heads: Any  # [units + 1], the first open group of each room, or -1
+    bits: Any  # the rooms that have one
+    summary: Any
+    state: Any  # [3]: the length that is being placed, how many of it are left, events so far
+
+
+@njit(cache=True, nogil=True)
+def _begin(groups: Any, progress: Any, units: int, limit: int, counts: Any, offsets: Any, classes: Any, repeats: Any) -> None:
+    """Put in the blocks of the given patterns, as groups with what room they have left."""
+    at = 0
+    for p in range(counts.size):
         room, before = units, 0
-        for e in range(open_offsets[p], open_offsets[p + 1]):
-            room -= open_classes[e] * open_repeats[e]
-            before += open_repeats[e]
-            classes[events] = open_classes[e]
-            repeats[events] = open_repeats[e]
-            parents[events] = events - 1 if e > open_offsets[p] else -1
-            blocks[events] = 0
-            used[events] = before
-            events += 1
-        blocks[events - 1] = open_counts[p]
+        for e in range(offsets[p], offsets[p + 1]):
+            room -= classes[e] * repeats[e]
+            before += repeats[e]
+            groups.classes[at] = classes[e]
+            groups.repeats[at] = repeats[e]
+            groups.parents[at] = at - 1 if e > offsets[p] else -1
+            groups.blocks[at] = 0
+            groups.used[at] = before
+            at += 1
+        groups.blocks[at - 1] = counts[p]
         if room > 0 and before < limit:
-            after[events - 1] = heads[room]
-            heads[room] = events - 1
-            add(bits, summary, room)
-    for length in range(counts.size - 1, 0, -1):
-        left = counts[length]
-        while left > 0:
+            groups.after[at - 1] = progress.heads[room]
+            progress.heads[room] = at - 1
+            add(progress.bits, progress.summary, room)
+    progress.state[2] = at
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _go_on(groups: Any, progress: Any, counts: Any, units: int, limit: int) -> None:
+    """Place the items of ``counts`` from ``state`` on, until none is left (then its length is 0) or the arrays are full."""
+    classes, repeats, parents, blocks, used, after = groups
+    heads, bits, summary, state = progress
+    length, left, at = state
+    while length > 0:
+        while left > 0 and at < classes.size:
             room = at_least(bits, summary, length)
             if room < 0:
                 parent, room, open_blocks, before = -1, units, left, 0
@@ -80,26 +94,22 @@ def _events(
                     heads[room] = after[parent]
                     if heads[room] < 0:
                         discard(bits, summary, room)
-            if events == size:
-                size *= 2
-                classes = np.concatenate((classes, np.empty_like(classes)))
-                repeats = np.concatenate((repeats, np.empty_like(repeats)))
-                parents = np.concatenate((parents, np.empty_like(parents)))
-                blocks = np.concatenate((blocks, np.empty_like(blocks)))
-                used = np.concatenate((used, np.empty_like(used)))
-                after = np.concatenate((after, np.empty_like(after)))
-            classes[events] = length
-            repeats[events] = k
-            parents[events] = parent
-            blocks[events] = take
-            used[events] = before + k
+            classes[at] = length
+            repeats[at] = k
+            parents[at] = parent
+            blocks[at] = take
+            used[at] = before + k
             room -= length * k
             if room > 0 and before + k < limit:
-                after[events] = heads[room]
-                heads[room] = events
+                after[at] = heads[room]
+                heads[room] = at
                 add(bits, summary, room)
-            events += 1
-    return classes[:events], repeats[:events], parents[:events], blocks[:events]
+            at += 1
+        if left > 0:
+            break
+        length -= 1
+        left = counts[length]
+    state[0], state[1], state[2] = length, left, at
 
 
 @njit(cache=True, nogil=True)
@@ -146,5 +156,16 @@ def best_fit_patterns(
     """
     limit = 2**31 - 1 if max_segments is None else max_segments
     begun = NO_PATTERNS if into is None else into
-    events = _events(np.asarray(counts, np.int64), units, limit, begun.counts, begun.offsets, begun.classes, begun.repeats)
-    return Patterns(*_unwound(*events))
+    counts = np.asarray(counts, np.int64)
+    size = 1024 + begun.classes.size + 4 * int(np.count_nonzero(counts))
+    kinds = (np.int32, np.int32, np.int64, np.int64, np.int32, np.int64)
+    groups = _Groups(*(np.empty(size, kind) for kind in kinds))
+    bits, summary = words(units + 1)
+    progress = _Progress(np.full(units + 1, -1, np.int64), bits, summary, np.array([counts.size - 1, counts[-1], 0]))
+    _begin(groups, progress, units, limit, begun.counts, begun.offsets, begun.classes, begun.repeats)
+    _go_on(groups, progress, counts, units, limit)
+    while progress.state[0] > 0:  # more events than expected: arrays grow out here, since a loop that may do so is far slower
+        groups = _Groups(*(np.concatenate([array, np.empty_like(array)]) for array in groups))
+        _go_on(groups, progress, counts, units, limit)
+    made = int(progress.state[2])
+    return Patterns(*_unwound(*(array[:made] for array in groups[:4])))

@@ -43,14 +43,14 @@ def martello_toth(counts: npt.NDArray[np.int64], units: int) -> int:
 def dual_feasible(counts: npt.NDArray[np.int64], units: int, most: int = 16) -> int:
     """Return the best bound of the functions u(1) .. u(most)."""
     present = np.flatnonzero(counts)
+    amounts = counts[present]
     best = 0
     for k in range(1, most + 1):
-        scaled = present.astype(np.int64) * (k + 1)
-        whole = scaled % units == 0
+        scaled = present * (k + 1)
+        rounded = scaled // units * units
         # k * u(k) in units of 1 / units: exact integers.
-        values = np.where(whole, present * k, scaled // units * units)
-        total = sum(int(v) * int(n) for v, n in ((np.dot(values, counts[present]), 1),))
-        best = max(best, -(-total // (k * units)))
+        values = np.where(rounded == scaled, present * k, rounded)
+        best = max(best, -(-int(values @ amounts) // (k * units)))
     return best
 
 

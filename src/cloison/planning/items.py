@@ -29,14 +29,33 @@ MAX_CAPACITY = 2**27
 """Units of ``align`` tokens that a block may have: policies hold arrays of that size."""
 
 _CHUNK = 1 << 20
+_STRETCH = 1 << 13
 _INT32_MAX = 2**31 - 1
 _THREAD_SAMPLES = 1 << 22
 
 
 @njit(cache=True, nogil=True)
 def _count(classes: Any, counts: Any) -> None:
-    for c in classes:
-        counts[c] += 1
+    for i in range(classes.size):
+        counts[np.uint64(classes[i])] += 1
+
+
+@njit(cache=True, nogil=True)
+def _count_plain(lengths: Any, limit: int, counts: Any) -> Any:
+    """Count lengths up to the first stretch that has one below 1 or above ``limit``; return (how many these are, their sum)."""
+    tokens = np.int64(0)
+    for at in range(0, lengths.size, _STRETCH):
+        part = lengths[at : at + _STRETCH]
+        low, high, total = np.int64(limit), np.int64(1), np.int64(0)
+        for i in range(part.size):  # apart from the counting, so that it is vectorised
+            value = np.int64(part[i])
+            low, high = min(low, value), max(high, value)
+            total += value
+        if low < 1 or high > limit:
+            return at, tokens
+        _count(part, counts)
+        tokens += total
+    return lengths.size, tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +130,12 @@ class Items:
             parts.append(self.extra_lengths[max(start - self.samples, 0) : stop - self.samples])
         return _rounded(parts[0] if len(parts) == 1 else np.concatenate(parts), self.align)
 
+    def classes_read(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return the same for compiled code to read: the caller's own lengths, of any integer type, where they are classes."""
+        if self.align == 1 and self._cut_at is None and stop <= self.samples:
+            return _native(self.lengths[start:stop])
+        return self.classes(start, stop)
+
     def classes_of(self, ids: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         """Return int32 [ids], their classes."""
         return _rounded(self.real_lengths(ids), self.align)
@@ -140,6 +165,11 @@ class Items:
         """Consecutive ranges of all item numbers, one a thread, the further pieces in the last."""
         ranges = [(start, stop) for start, stop, _ in self.ranges]
         return [*ranges[:-1], (ranges[-1][0], self.ids)]
+
+
+def _native(lengths: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return ``lengths`` as compiled code reads them: itself, unless its bytes are swapped or strided."""
+    return np.ascontiguousarray(lengths, lengths.dtype.newbyteorder("="))
 
 
 def _cut(lengths: npt.NDArray[Any], limit: int | None, over: int) -> npt.NDArray[np.int32]:
@@ -323,7 +353,14 @@ def _read_range(
     empty, long = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     tokens = kept = 0
     for at in range(start, stop, _CHUNK):
-        chunk = np.asarray(lengths[at : min(at + _CHUNK, stop)])
+        chunk = _native(lengths[at : min(at + _CHUNK, stop)])
+        if align == 1:
+            plain, whole = _count_plain(chunk, min(limit, units), counts)
+            tokens += whole
+            kept += whole
+            if plain == chunk.size:
+                continue
+            at, chunk = at + plain, chunk[plain:]
         low, high = int(chunk.min()), int(chunk.max())
         if low < 0 or high > _INT32_MAX:
             _in_range(low, high, chunk, at)
