@@ -322,6 +322,57 @@ def test_a_sample_with_nothing_to_train_is_dropped_and_counted_or_raises(tmp_pat
     assert "(2 of 4 samples)" in caught.value.found
 
 
+def test_a_sample_whose_targets_begin_pieces_has_nothing_to_train_once_it_is_split(tmp_path: Path) -> None:
+    """Nothing in a piece predicts its first token: a sample with targets there alone is dropped, one with another is kept."""
+    records: list[dict[str, Any]] = [{"input_ids": list(range(10)), "labels": [IGNORE] * 10} for _ in range(3)]
+    for record, places in zip(records, ([4, 8], [4, 7], [9]), strict=True):
+        for place in places:
+            record["labels"][place] = place
+    source = write_lines(tmp_path / "ids.jsonl", records)
+    packed = pack(str(source), tmp_path / "out", PackSpec(4, overflow="split", split_prompts=True))
+    assert packed.ledger.entries["nothing_to_train"].indices.tolist() == [0]
+    assert sorted(set(packed.sample_ids().tolist())) == [1, 2]
+    assert packed.manifest.num_targets == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "records", "changes", "found", "remedy"),
+    [
+        (None, [{"input_ids": [1, 2], "labels": [IGNORE, IGNORE]}], {}, "labels and masks are empty", "labels, masks"),
+        (
+            None,
+            [{"input_ids": [1, 2, 3, 4], "labels": [IGNORE, IGNORE, IGNORE, 4]}],
+            {"capacity": 3, "overflow": "truncate"},
+            "the nearest is token 3 of sample 0",
+            "Raise capacity",
+        ),
+        (
+            "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
+            [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}],
+            {},
+            "the template \"{% for m in messages if m.role == 'user' %}",
+            'train_on="all"',
+        ),
+    ],
+    ids=["labels", "limit", "template"],
+)
+def test_sources_without_anything_to_train_are_an_error_and_no_empty_data_set(
+    template: str | None,
+    records: list[Any],
+    changes: dict[str, Any],
+    found: str,
+    remedy: str,
+    tmp_path: Path,
+    tokenizer: str,
+) -> None:
+    source = write_lines(tmp_path / "a.jsonl", records)
+    spec = PackSpec(64, chat_template=template).with_(**changes)
+    with pytest.raises(InputError, match="needs something to train") as caught:
+        pack(str(source), tmp_path / "out", spec, tokenizer=tokenizer)
+    assert found in caught.value.found and remedy in caught.value.remedy
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
 def test_an_overlong_sample_is_named_by_its_place_in_the_source(tmp_path: Path, tokenizer: str) -> None:
     records = [{"input_ids": [1], "labels": [IGNORE]}, {"input_ids": [1] * 9}]
     source = write_lines(tmp_path / "ids.jsonl", records)

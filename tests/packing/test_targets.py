@@ -69,6 +69,10 @@ def test_many_at_once_are_what_each_is_alone(drawn: list[Any], train_on: str, da
     begins = [np.flatnonzero(made != IGNORE) for made, _ in whole]
     wanted = [int(where[0]) if where.size else int(size) for where, size in zip(begins, sizes, strict=True)]
     assert first_targets(chosen, sizes).tolist() == wanted
+    piece = data.draw(st.integers(1, 12))
+    begins = [np.flatnonzero((made != IGNORE) & (np.arange(made.size) % piece > 0)) for made, _ in whole]
+    wanted = [int(where[0]) if where.size else int(size) for where, size in zip(begins, sizes, strict=True)]
+    assert first_targets(chosen, sizes, piece).tolist() == wanted
     if any(weights is not None for _, weights in whole):
         assert is_weighted(chosen)
 

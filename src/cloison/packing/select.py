@@ -13,7 +13,7 @@ from cloison.ledger import Entry, Ledger
 from cloison.packing.targets import choose, first_targets, is_weighted
 from cloison.spec import PackSpec
 from cloison.store.tokens import TokenStore
-from cloison.text.targets import SHAPES
+from cloison.text.targets import ROLES, SHAPES, TRAINS
 
 __all__ = ["Selection", "select"]
 
@@ -53,6 +53,9 @@ def select(store: TokenStore, skipped: Sequence[int], spec: PackSpec) -> Selecti
         SpecError: ``train_on`` means nothing for a shape that is there.
     """
     lengths = store.lengths()
+    limit = spec.capacity // spec.align * spec.align
+    limit = min(limit, spec.max_sample_tokens or limit)
+    split = spec.overflow == "split" and spec.policy != "wrap"
     first = np.zeros(lengths.size, np.int64)
     prompted = np.zeros(lengths.size, bool)
     weighted = False
@@ -60,14 +63,12 @@ def select(store: TokenStore, skipped: Sequence[int], spec: PackSpec) -> Selecti
     for spans, counts, shapes in store.each_unit():
         here = slice(done, done + shapes.size)
         chosen = choose(spans, counts, shapes, spec.train_on)
-        first[here] = first_targets(chosen, lengths[here])
+        first[here] = first_targets(chosen, lengths[here], limit if split else None)
         talks = np.isin(shapes, [SHAPES.index("messages"), SHAPES.index("pair")])
         prompted[here] = talks | ((shapes == SHAPES.index("tokens")) & (first[here] > 1))
         weighted = weighted or is_weighted(chosen)
         done += shapes.size
 
-    limit = spec.capacity // spec.align * spec.align
-    limit = min(limit, spec.max_sample_tokens or limit)
     over = lengths > limit
     cuts = np.ones_like(over) if spec.policy == "wrap" else over & (spec.overflow == "split")
     if not spec.split_prompts:
@@ -83,6 +84,8 @@ def select(store: TokenStore, skipped: Sequence[int], spec: PackSpec) -> Selecti
             f"({int(barren.sum()):,} of {lengths.size:,} samples).",
             'Pass on_empty="drop" to count and drop them, another train_on, or a larger capacity.',
         )
+    if barren.any() and (barren | (lengths == 0)).all():
+        raise _nothing_at_all(store, lengths, first, limit, spec)
     gone = barren.copy()
     gone[list(skipped)] = True
     kept = np.flatnonzero(~gone)
@@ -97,6 +100,39 @@ def select(store: TokenStore, skipped: Sequence[int], spec: PackSpec) -> Selecti
         },
     )
     return Selection(kept, lengths[kept], np.where(gone, 0, lengths), int(over[kept].sum()), ledger.verify(), weighted)
+
+
+def _nothing_at_all(
+    store: TokenStore, lengths: npt.NDArray[np.int64], first: npt.NDArray[np.int64], limit: int, spec: PackSpec
+) -> InputError:
+    """Return the error for sources of which not one sample has something to train: an empty data set is nobody's wish."""
+    told = f"None of {int((lengths > 0).sum()):,} samples has, under train_on={spec.train_on!r}"
+    late = first < lengths
+    if late.any():
+        return InputError(
+            "a packed data set needs something to train.",
+            f"{told}: their targets lie behind the limit of {limit:,} tokens (the nearest is token {int(first[late].min()):,} "
+            f"of sample {int(np.flatnonzero(late)[np.argmin(first[late])])}).",
+            f'Raise capacity{"" if spec.max_sample_tokens is None else " or max_sample_tokens"}, or pass overflow="drop".',
+        )
+    chats = any((shapes == SHAPES.index("messages")).any() for _, _, shapes in store.each_unit())
+    says = any(
+        np.isin(spans["role"], [ROLES.index(role) for role in TRAINS["assistant"]]).any() for spans, *_ in store.each_unit()
+    )
+    if chats and not says:
+        template = (
+            "the tokenizer's chat template" if spec.chat_template is None else f"the template {spec.chat_template[:60]!r}"
+        )
+        return InputError(
+            "a packed data set needs something to train.",
+            f"{told}: {template} writes nothing of what an assistant says, or no record has an assistant's message.",
+            'Look at one record and its rendering, pass another chat_template, or train_on="all".',
+        )
+    return InputError(
+        "a packed data set needs something to train.",
+        f"{told}: labels and masks are empty, weights are 0, or there is one token only.",
+        "Look at the labels, masks and weights of the records, or pass another train_on.",
+    )
 
 
 def _refuse_fragments(cut: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], limit: int, spec: PackSpec) -> None:

@@ -82,24 +82,29 @@ def is_weighted(chosen: Chosen) -> bool:
     return bool(heavy.any() or ((chosen.shares != 1) & (chosen.shares != 0)).any())
 
 
-def first_targets(chosen: Chosen, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def first_targets(chosen: Chosen, lengths: npt.NDArray[np.int64], piece: int | None = None) -> npt.NDArray[np.int64]:
     """Return int64 [samples], the index of the first target of each, or its length where it has none.
 
     Under "all" a message of weight 0 at the front is looked past no further than its tokens.
+
+    Args:
+        piece: samples are split into pieces of so many tokens, whose first tokens are no targets.
     """
     out = lengths.copy()
     begins = np.maximum(chosen.spans["start"], 1).astype(np.int64)
+    if piece is not None:
+        begins = np.where(begins % piece == 0, begins + 1, begins) if piece > 1 else chosen.spans["stop"].astype(np.int64)
     real = chosen.trained & (begins < chosen.spans["stop"])
     np.minimum.at(out, chosen.owner[real], begins[real])
     muted = np.zeros(lengths.size, bool)
     muted[chosen.owner[(chosen.spans["weight"] == 0) & (chosen.spans["role"] != SAMPLE)]] = True
     plain = chosen.whole & (chosen.shares != 0) & ~muted
-    out[plain] = np.minimum(1, lengths[plain])
+    out[plain] = np.minimum(1, lengths[plain]) if piece != 1 else lengths[plain]
     for sample in np.flatnonzero(chosen.whole & (chosen.shares != 0) & muted).tolist():
         live = np.ones(int(lengths[sample]), bool)
-        live[:1] = False
         for span in chosen.spans[(chosen.owner == sample) & (chosen.spans["role"] != SAMPLE)]:
-            live[max(int(span["start"]), 1) : span["stop"]] = span["weight"] != 0
+            live[span["start"] : span["stop"]] = span["weight"] != 0
+        live[:: piece or max(1, live.size)] = False
         found = np.flatnonzero(live)
         out[sample] = found[0] if found.size else lengths[sample]
     return out

@@ -121,7 +121,7 @@ def dataset_files(folder: Place) -> Sequence[Place] | None:
     """
     there = sizes(folder)
     if there.get("dataset_dict.json", -1) >= 0:
-        splits = [str(name) for name in json.loads(read(folder / "dataset_dict.json")).get("splits", [])]
+        splits = [str(name) for name in _listed(folder / "dataset_dict.json", "splits")]
         splits = [name for name in splits if Path(name).name == name and there.get(name) == -1]
         if len(splits) != 1:
             raise InputError(
@@ -130,7 +130,7 @@ def dataset_files(folder: Place) -> Sequence[Place] | None:
         return dataset_files(folder / splits[0])
     if min(there.get("state.json", -1), there.get("dataset_info.json", -1)) < 0:
         return None
-    listed = [str(one.get("filename")) for one in json.loads(read(folder / "state.json")).get("_data_files", [])]
+    listed = [str(one.get("filename")) for one in _listed(folder / "state.json", "_data_files") if isinstance(one, dict)]
     # Names from a file are names, not paths.
     files = [folder / name for name in listed if Path(name).name == name]
     missing = [file for file in files if there.get(file.name, -1) < 0 or (isinstance(file, Path) and file.is_symlink())]
@@ -139,6 +139,18 @@ def dataset_files(folder: Place) -> Sequence[Place] | None:
             f"{folder} must hold the files that state.json names.", f"Missing: {(missing or listed)[0]}.", "Save it again."
         )
     return files
+
+
+def _listed(file: Place, name: str) -> list[Any]:
+    """Return the list ``name`` of a JSON object; none where it has none."""
+    try:
+        value = json.loads(read(file))
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{file} must be JSON.", f"It does not parse: {error}.", "Save the data set again.") from error
+    found = value.get(name, []) if isinstance(value, dict) else None
+    if not isinstance(found, list):
+        raise StoreError(f"{file} must hold a list {name}.", "It does not.", "Save the data set again.")
+    return found
 
 
 def _damaged(path: str, kind: str, error: Exception) -> StoreError:
