@@ -30,13 +30,13 @@ from cloison.planning.patterns import Patterns
 __all__ = ["Relaxation", "amounts_within", "interpolated_bound", "relax", "solve_rest"]
 
 _SIMPLEX_BUDGET = 120_000
-DEBUG = False
 _ROUNDS = 150
 _PRICE = 1 << 30
 _OPENINGS = 8
 _PULLS = (0.9, 0.6, 0.0)
 _ENOUGH = 2e-6  # the tail of the convergence is long, and larger programs stop here
 _SMALL = 30_000
+_MOST, _KEPT = 10, 4  # columns a row: no more than the first, and down to the second
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,12 +120,14 @@ def relax(
     start: Patterns,
     max_segments: int | None = None,
     until: float | None = None,
+    enough: float = np.inf,
 ) -> Relaxation:
     """Return the Relaxation for ``counts`` of rising distinct ``lengths`` (1..units), beginning with the columns of ``start``.
 
     Args:
         start: patterns whose classes are lengths; they must cover every length.
         until: when to stop, by `perf_counter`; None: a fixed amount of work.
+        enough: a bound that leaves nothing to look for: so many blocks are known to do.
     """
     sparse = require("scipy.sparse", "optimal")
     layers = 0 if max_segments is None or max_segments * int(lengths[0]) >= units else max_segments
@@ -137,6 +139,7 @@ def relax(
     centre = _closed_form_prices(lengths, counts, units, max_segments)
     best_prices = (centre * _PRICE).astype(np.int64)
     bound = _farley(best_prices, counts, int(_knapsack(lengths, best_prices, units, layers)[0][-1, -1]))
+    reached = float(centre @ counts)
     # Full patterns of many kinds to begin with: the closed-form prices leave most of them equally dear, and 1 % of noise picks.
     opening = []
     around = 0.5 * centre + 0.5 * lengths / units if layers else centre
@@ -144,7 +147,7 @@ def relax(
         noise = permutation(1 << 16, derive(turn), stop=lengths.size) / (1 << 16)
         _, choice = _knapsack(lengths, (around * (1 + 0.01 * noise) * _PRICE).astype(np.int64), units, layers)
         opening.append(_gathered(lengths, units, layers, choice))
-    columns = sparse.hstack([columns, *opening]).tocsc()
+    columns = _distinct([columns, *opening])
     spent = rounds = 0
     while True:
         solved = _solve(columns, counts, until)
@@ -158,9 +161,11 @@ def relax(
         for pull in _PULLS:
             whole = np.maximum((pull * centre + (1 - pull) * prices) * _PRICE, 0).astype(np.int64)
             best, choice = _knapsack(lengths, whole, units, layers)
-            proven = _farley(whole, counts, int(best[-1, -1]))
-            if proven > bound:
-                bound, best_prices, centre = proven, whole, whole / float(best[-1, -1])
+            dearest = int(best[-1, -1])
+            if whole @ counts.astype(np.float64) > reached * dearest:
+                bound = max(bound, _farley(whole, counts, dearest))
+                best_prices, centre = whole, whole / float(dearest)
+                reached = float(centre @ counts)
             new = _gathered(lengths, units, layers, choice)
             gains = np.flatnonzero(new.T @ prices > 1 + 1e-7)
             if gains.size:
@@ -168,12 +173,22 @@ def relax(
             if gains.size > lengths.size // 4:
                 break
         late = rounds >= _ROUNDS or spent > _SIMPLEX_BUDGET if until is None else perf_counter() > until
-        near_enough = value <= bound + 0.01 or (spent > _SMALL and value <= bound * (1 + _ENOUGH))
-        if not fresh or late or near_enough:
+        near_enough = value <= bound + 1e-6 or (spent > _SMALL and value <= bound * (1 + _ENOUGH))
+        if not fresh or late or near_enough or bound >= enough:
             break
-        near = np.flatnonzero(1 - columns.T @ prices < 0.02)
-        columns = sparse.hstack([columns[:, near], *fresh]).tocsc()
+        if columns.shape[1] > _MOST * lengths.size:
+            worth = np.argsort(1 - columns.T @ prices, kind="stable")[: _KEPT * lengths.size]
+            columns = columns[:, np.sort(worth)]
+        columns = _distinct([columns, *fresh])
     return Relaxation(columns, amounts, bound, best_prices, rounds)
+
+
+def _distinct(parts: list[Any]) -> Any:
+    """Return the columns of all ``parts`` side by side, each once (told apart by a keyed sum of what they hold)."""
+    columns = require("scipy.sparse", "optimal").hstack(parts).tocsc()
+    keys = permutation(1 << 40, derive(0, 7), stop=columns.shape[0]).astype(np.int64)
+    _, first = np.unique(columns.T.astype(np.int64) @ keys, return_index=True)
+    return columns[:, np.sort(first)]
 
 
 def _gathered(lengths: npt.NDArray[np.int64], units: int, layers: int, choice: npt.NDArray[np.int32]) -> Any:
@@ -269,16 +284,15 @@ def interpolated_bound(
 def _closed_form_prices(
     lengths: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], units: int, max_segments: int | None
 ) -> npt.NDArray[np.float64]:
-    """The dual solution of the best of the volume, Martello-Toth and segment bounds: prices of which no block holds over 1."""
+    """The dual solution of the best bound of `bounds`: prices of which no block holds over 1."""
     share = lengths / units
-    best = (
-        share if max_segments is None else max(share, np.full(lengths.size, 1 / max_segments), key=lambda p: float(p @ counts))
-    )
+    candidates = [share] if max_segments is None else [share, np.full(lengths.size, 1 / max_segments)]
     for threshold in np.unique(np.concatenate([lengths[lengths <= units // 2], units + 1 - lengths[lengths > units // 2]])):
-        prices = np.where(lengths > units - threshold, 1.0, np.where(lengths < threshold, 0.0, share))
-        if prices @ counts > best @ counts:
-            best = prices
-    return best
+        candidates.append(np.where(lengths > units - threshold, 1.0, np.where(lengths < threshold, 0.0, share)))
+    for k in range(1, 17):
+        scaled = lengths * (k + 1)
+        candidates.append(np.where(scaled % units == 0, share, scaled // units / k))
+    return max(candidates, key=lambda prices: float(prices @ counts))
 
 
 def _farley(prices: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], dearest: int) -> int:

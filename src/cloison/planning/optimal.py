@@ -13,6 +13,7 @@ Cost: 0.1-6 s, independent of the number of samples. What it gives up: like `bes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -24,8 +25,10 @@ from numba import njit
 from cloison.errors import require
 from cloison.planning.best_fit import best_fit_patterns
 from cloison.planning.bounds import lower_bound
+from cloison.planning.exact_fill import exact_fill_patterns
 from cloison.planning.linear_program import Relaxation, interpolated_bound, relax, solve_rest
 from cloison.planning.patterns import Patterns
+from cloison.planning.regroup import regrouped
 
 __all__ = ["CELLS", "optimal_patterns"]
 
@@ -36,6 +39,9 @@ _COARSE = 512
 _DEPTH = 25
 _LAYERED_WORK = 300_000_000
 _BOUND_WORK = 10_000_000_000
+_FILL_WORK = 1_000_000_000
+_FAR = 1.02
+_ROUNDS = 200
 _DIVES = (0.6, 0.8, 0.95)
 
 
@@ -115,7 +121,32 @@ def optimal_patterns(
     if best.num_blocks <= bound * (1 + tolerance) or time_limit == 0:
         return best, bound, name
     until = None if time_limit is None else perf_counter() + time_limit
-    return search(counts, units, max_segments, until, best)
+    goal = math.floor(bound * (1 + tolerance))
+    if present_work(counts, units) < _FILL_WORK:
+        spare = max(bound * units - int(counts @ np.arange(counts.size)), 0) // bound
+        for slack in sorted({0, *(part * spare // 2 for part in (1, 2, 3, 4, 8, 16))}):
+            found = exact_fill_patterns(counts, units, max_segments, slack=slack)
+            best = min(best, found, key=_blocks)
+            if best.num_blocks <= goal or found.num_blocks > bound * _FAR:
+                break
+        if best.num_blocks <= bound * _FAR:
+            best = regrouped(best, units, max_segments, goal, _ROUNDS, until)
+        if best.num_blocks <= goal:
+            return best, bound, name
+    best, bound, name = search(counts, units, max_segments, until, best)
+    if present_work(counts, units) < _FILL_WORK:
+        best = regrouped(best, units, max_segments, bound, 4 * _ROUNDS, until)
+    return best, bound, name
+
+
+def _blocks(patterns: Patterns) -> int:
+    return patterns.num_blocks
+
+
+def present_work(counts: npt.NDArray[np.int64], units: int) -> int:
+    """Return about how many steps `exact_fill_patterns` takes for ``counts``."""
+    distinct, width = int(np.count_nonzero(counts)), units // 64 + 1
+    return distinct * min(distinct * width, max(1 << 16, 48 * width))
 
 
 def search(
@@ -142,7 +173,9 @@ def search(
     amounts = np.bincount(row_of, weights=counts[present]).astype(np.int64)
     cell_counts = np.zeros(cells + 1, np.int64)
     cell_counts[lengths] = amounts
-    relaxed = relax(lengths, amounts, cells, best_fit_patterns(cell_counts, cells, max_segments), max_segments, until)
+    start = best_fit_patterns(cell_counts, cells, max_segments)
+    enough = np.inf if best is None or cells < units else best.num_blocks
+    relaxed = relax(lengths, amounts, cells, start, max_segments, until, enough)
     proven = relaxed.bound
     if cells < units:
         proven = 0
@@ -167,7 +200,10 @@ def search(
             begun = Patterns(*real)
         rest = np.zeros_like(counts)
         rest[present[falling]] = left
-        return best_fit_patterns(rest, units, max_segments, into=begun)
+        ways = [best_fit_patterns(rest, units, max_segments, into=begun)]
+        if present_work(rest, units) < _FILL_WORK // 16:
+            ways.append(exact_fill_patterns(rest, units, max_segments, into=begun))
+        return min(ways, key=_blocks)
 
     for threshold in _DIVES:
         best = _dived(relaxed, amounts, best, bound, complete, until, threshold)
