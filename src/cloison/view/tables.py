@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["number", "percent", "table"]
+__all__ = ["counted", "number", "percent", "table"]
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -15,6 +15,11 @@ def number(value: float | None, digits: int = 2) -> str:
     if isinstance(value, int) or float(value).is_integer():
         return f"{int(value):,}"
     return f"{value:,.{digits}f}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return "1 block", "1,234 blocks"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def percent(share: float | None, digits: int = 2) -> str:

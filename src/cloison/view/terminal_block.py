@@ -5,6 +5,8 @@ Without colour nothing is lost: walls are drawn, and trained stretches stand bet
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -13,9 +15,11 @@ from rich.text import Text
 from cloison.blocks import Block
 from cloison.segments import IGNORE
 from cloison.view.pieces import pieces, visible
+from cloison.view.tables import counted
 
 __all__ = ["block_facts", "block_view"]
 
+_WALL = "▌ "
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 
 
@@ -27,7 +31,20 @@ class _BlockView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         coloured = console.color_system is not None and not console.no_color
-        yield Group(*_lines(self.block, self.index, self.count, self.tokenizer, coloured))
+        yield Group(*_parts(self.block, self.index, self.count, self.tokenizer, coloured))
+
+
+class _Walled:
+    """Text with the wall of its segment before every line, also where a line had to be wrapped."""
+
+    def __init__(self, text: Text, colour: str) -> None:
+        self.text, self.colour = text, colour
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(options.max_width - len(_WALL), 1)
+        for line in self.text.wrap(console, width, tab_size=4):
+            line.rstrip()
+            yield Text.assemble((_WALL, self.colour), line)
 
 
 def block_view(block: Block, index: int, count: int, tokenizer: Any | None = None) -> _BlockView:
@@ -56,12 +73,12 @@ def block_facts(block: Block, index: int, tokenizer: Any | None = None) -> dict[
     return facts
 
 
-def _lines(block: Block, index: int, count: int, tokenizer: Any, coloured: bool) -> list[Text]:
+def _parts(block: Block, index: int, count: int, tokenizer: Any, coloured: bool) -> list[Any]:
     capacity = block.segments.capacity or block.num_tokens
-    out = [
+    out: list[Any] = [
         Text(
-            f"block {index} of {count}: {len(block)} segments, {block.num_tokens:,} of {capacity:,} tokens, "
-            f"{block.num_targets:,} targets",
+            f"block {index} of {count}: {counted(len(block), 'segment')}, {block.num_tokens:,} of {capacity:,} tokens, "
+            f"{counted(block.num_targets, 'target')}",
             style="bold",
         ),
         Text("trained: strong   context: dim" if coloured else "trained: between ⟦ and ⟧", style="dim" if coloured else ""),
@@ -76,34 +93,24 @@ def _lines(block: Block, index: int, count: int, tokenizer: Any, coloured: bool)
         end = begin + length
         trained = (block.labels[begin:end] != IGNORE).tolist()
         colour = _COLOURS[number % len(_COLOURS)] if coloured else ""
-        head = f"▌ segment {number}: sample {sample_id}"
+        head = f"segment {number}: sample {sample_id}"
         head += f" from token {start:,}" if start else ""
-        head += f", {length:,} tokens, {sum(trained):,} trained"
+        head += f", {counted(length, 'token')}, {sum(trained):,} trained"
         carried = [f"{visible(name)}={visible(str(column[number]))}" for name, column in block.segment_columns.items()]
-        out.append(Text("  ".join([head, *carried]), style=f"bold {colour}".strip()))
-        out.append(_segment(texts[begin:end], trained, colour, coloured, ids=tokenizer is None))
+        out.append(_Walled(Text("  ".join([head, *carried]), style=f"bold {colour}".strip()), colour))
+        out.append(_Walled(_segment(texts[begin:end], trained, colour, coloured, ids=tokenizer is None), colour))
         begin = end
     if begin < capacity:
-        out.append(Text(f"▌ padding: {capacity - begin:,} token positions", style="dim" if coloured else ""))
+        out.append(_Walled(Text(f"padding: {counted(capacity - begin, 'token position')}"), "dim" if coloured else ""))
     return out
 
 
 def _segment(texts: list[str], trained: list[bool], colour: str, coloured: bool, *, ids: bool) -> Text:
     text = Text()
-    strong = False
-    for piece, target in zip(texts, trained, strict=True):
-        if not coloured and target != strong:
-            text.append("⟦" if target else "⟧")
-        strong = target
-        text.append(piece + (" " if ids else ""), style=(f"bold {colour}" if target else f"dim {colour}") if coloured else "")
-    if strong and not coloured:
-        text.append("⟧")
-    wall = Text("▌ ", style=colour)
-    lines = text.split("\n", allow_blank=True)
-    out = Text()
-    for number, line in enumerate(lines):
-        if number:
-            out.append("\n")
-        out.append_text(wall)
-        out.append_text(line)
-    return out
+    for target, run in groupby(zip(texts, trained, strict=True), key=itemgetter(1)):
+        said = "".join(piece + (" " if ids else "") for piece, _ in run)
+        if coloured:
+            text.append(said, style=f"bold {colour}" if target else f"dim {colour}")
+        else:
+            text.append(f"⟦{said}⟧" if target else said)
+    return text

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from cloison.ledger import Ledger
 from cloison.view.pieces import visible
+from cloison.view.tables import counted
 
 if TYPE_CHECKING:
     from cloison.packing.planned import Planned
@@ -35,7 +36,7 @@ def packed_summary(packed: Packed, tokens: Tokens | None = None) -> Group:
     m = packed.manifest
     rows = [
         *(_source_rows(tokens) if tokens is not None else ()),
-        ("blocks", f"{m.num_blocks:,} of {m.spec.capacity:,} tokens, in {_count(len(m.shards), 'file')}"),
+        ("blocks", f"{m.num_blocks:,} of {m.spec.capacity:,} tokens, in {counted(len(m.shards), 'file')}"),
         *_plan_rows(m.num_segments, m.utilization, m.padding_utilization, m.lower_bound, m.gap),
         ("mixed", _mixed(m.composition)),
         *_ledger_rows(m.ledger),
@@ -46,9 +47,9 @@ def packed_summary(packed: Packed, tokens: Tokens | None = None) -> Group:
         *(("", _role(role, counts)) for role, counts in m.roles.items()),
     ]
     if m.targetless_segments:
-        rows.append(("", f"{_count(m.targetless_segments, 'piece')} of split samples with nothing to train"))
+        rows.append(("", f"{counted(m.targetless_segments, 'piece')} of split samples with nothing to train"))
     if m.straddles:
-        rows.append(("", f"{_count(m.straddles, 'token')} across the edge of a trained span (trained)"))
+        rows.append(("", f"{counted(m.straddles, 'token')} across the edge of a trained span (trained)"))
     for name, kind in m.columns.items():
         rows.append(("carried", f"{visible(name)}, one entry a {kind}"))
     rows.append(("logical hash", m.logical_hash[:16]))
@@ -100,25 +101,25 @@ def _plan_rows(segments: int, full: float, padded: float, bound: int, gap: float
     return [
         ("segments", f"{segments:,}"),
         ("utilization", f"{full:.2%} (one sample a row, padded: {padded:.2%})"),
-        ("lower bound", f"{_count(bound, 'block')}, proven; {gap:.2%} above it"),
+        ("lower bound", f"{counted(bound, 'block')}, proven; {gap:.2%} above it"),
     ]
 
 
 def _ledger_rows(ledger: Ledger) -> list[tuple[str, str]]:
     rows = [
         ("samples", f"{ledger.samples_in:,} read, {ledger.samples_kept:,} packed"),
-        ("lost", f"{_count(ledger.lost_tokens, 'token')} of {ledger.tokens_in:,}, {_percent(ledger.lost_share)}"),
+        ("lost", f"{counted(ledger.lost_tokens, 'token')} of {ledger.tokens_in:,}, {_percent(ledger.lost_share)}"),
     ]
     for kind, entry in ledger.entries.items():
         first = ", ".join(str(index) for index in entry.indices[:5].tolist())
         more = ", ..." if entry.samples > 5 else ""
-        lost = f", {_count(entry.lost_tokens, 'token')} lost" if entry.lost_tokens else ""
+        lost = f", {counted(entry.lost_tokens, 'token')} lost" if entry.lost_tokens else ""
         rows.append(("", f"{entry.samples:,} {_KINDS.get(kind, kind)}{lost} (sample {first}{more})"))
     return rows
 
 
 def _role(role: str, counts: Mapping[str, int]) -> str:
-    return f"{visible(role)}: {_count(counts['targets'], 'token')}, {_count(counts['terminators'], 'terminator')}"
+    return f"{visible(role)}: {counted(counts['targets'], 'token')}, {counted(counts['terminators'], 'terminator')}"
 
 
 def _mixed(composition: Mapping[str, Any]) -> str:
@@ -137,14 +138,10 @@ def _percent(share: float) -> str:
     return f"{share:.2%}" if share == 0 or share >= 0.0001 else "less than 0.01%"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _table(title: str, rows: Iterable[tuple[str, str]]) -> Group:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(Text(name), Text(value))
+        table.add_row(Text(name), Text(value, style="bold yellow" if name == "lost" and not value.startswith("0 ") else ""))
     return Group(Text(title, style="bold"), table)
