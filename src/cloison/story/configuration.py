@@ -6,10 +6,10 @@ Its numbers were chosen by short runs of the *right* set-ups alone ("packed" and
 - At a learning rate of 4e-3 after 20 steps of warm-up, the usual deviation of 0.02 and steps of 32 samples, related neighbours
   (the phrasings of one question fill a step together, so that ten questions make a step) were learned late: answers cost 0.8
   after 18 epochs.
-- Steps of half as many samples, hence twice as many; 3e-3 after 60 steps, falling by half a cosine; a second beta of 0.98, which
-  forgets the first steep steps sooner; weights of deviation 0.05, nearer to one over the root of the width; two layers of 128 in
-  place of three of 96. After 12 epochs answers cost 0.07 to 0.09 with related neighbours (seeds 8, 9, 10), 0.006 with unrelated
-  ones (seed 7), for 21 to 24 s of processor time a run.
+- Steps of half as many samples, hence twice as many; 3e-3 after 60 steps, falling by half a cosine; a second beta of 0.98,
+  which forgets the first steep steps sooner; weights of deviation 0.05, nearer to one over the root of the width; two layers of
+  128 in place of three of 96. After 12 epochs answers cost 0.07 to 0.09 with related neighbours (seeds 8, 9, 10), 0.006 with
+  unrelated ones (seed 7), for 21 to 24 s of processor time a run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Configuration:
         functions: documented functions of the standard library, spread evenly over it.
         answer_characters: of a docstring's start, the answer to learn.
         phrasings: questions that are trained; one more is kept for evaluation.
-        samples_per_block, blocks_per_step: so many samples make a step, in every set-up the same ones.
+        samples_per_block, samples_per_step: the samples of a step are the same in every set-up.
         block_sizes: samples a block in the runs that show how the leak grows; the samples of a step stay the same.
         initial_deviation: of the weights at the start.
         learning_rate: the largest; reached after warmup_steps, then half a cosine down to nothing.
