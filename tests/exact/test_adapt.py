@@ -228,7 +228,7 @@ def test_the_certificate_says_what_was_proven_and_what_was_not(forgetful):
     plain = json.loads(certificate.to_json())
     assert plain["set_up"]["model"] == "MambaForCausalLM"
     assert plain["set_up"]["dtype"] == "float32"
-    assert set(plain["set_up"]["versions"]) == {"torch", "transformers"}
+    assert set(plain["set_up"]["versions"]) >= {"torch", "transformers"}
     assert plain["rung"] == "e"
     assert any(entry["way"].startswith("b: position_ids") and entry["leak"] > 0.1 for entry in plain["tried"])
     assert plain["measured"]["equality"] <= plain["measured"]["floor"]

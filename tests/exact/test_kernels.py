@@ -196,6 +196,30 @@ def test_a_foreign_model_runs_by_a_kernel_too():
     out.loss.backward()
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "detail"), [("mistral", "the window")])
+def test_a_model_on_flex_gets_block_masks(monkeypatch, name, detail):
+    """Dense masks grow with the square; a compiled model has nothing else where flex gets no BlockMask."""
+    import transformers.integrations.flex_attention as integration
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from transformers import masking_utils
+
+    def plain(*args, training, **rest):
+        return flex_attention(*args, **rest)
+
+    def uncompiled(*args, _compile=False, **rest):
+        return create_block_mask(*args, **rest)
+
+    monkeypatch.setattr(integration, "compile_friendly_flex_attention", plain)
+    monkeypatch.setattr(masking_utils, "create_block_mask", uncompiled)
+    model = tiny_model(name, attn="flex_attention")[0].requires_grad_(False)
+    adapter = adapt(model, rungs="c", show=False)
+    assert adapter.way.detail == f"{detail}, in blocks, positions from 0"
+    assert adapter.way.fixed_shapes
+    assert packed_against_alone(adapter, helpers.blocks_of()) < 5e-5
+
+
 # ---------------------------------------------------------------------- the real kernels
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from cloison.errors import InputError
@@ -87,11 +90,7 @@ def set_up(model: torch.nn.Module) -> dict[str, Any]:
     for name in ("transformers_version", "_name_or_path"):
         plain.pop(name, None)
     alive = vitals(model)
-    versions = {"torch": str(torch.__version__)}
-    if config is not None:
-        import transformers
-
-        versions["transformers"] = transformers.__version__
+    versions = {"torch": str(torch.__version__)} | _versions(*(("transformers", *_KERNELS) if config is not None else _KERNELS))
     return {
         "model": type(model).__name__,
         "config": canonical_hash(repr(sorted(plain.items(), key=lambda item: item[0]))),
@@ -105,6 +104,19 @@ def set_up(model: torch.nn.Module) -> dict[str, Any]:
         "compiled": alive.compiled,
         "versions": versions,
     }
+
+
+_KERNELS = ("flash-attn", "causal-conv1d", "mamba-ssm", "flash-linear-attention", "kernels", "triton")
+"""Distributions whose kernels models run where they are installed."""
+
+
+@cache
+def _versions(*distributions: str) -> dict[str, str]:
+    found = {}
+    for name in distributions:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloison.exact.calling import accepted, call, logits_of
+from cloison.forms.hf import kernel_arguments
 from cloison.proof.setup import FAILURES
 from cloison.segments import Segments
 
@@ -17,6 +18,11 @@ __all__ = ["Facts", "Positions", "facts_of"]
 
 _WINDOWED = ("sliding_attention", "hybrid_sliding")
 _CHUNKED = ("chunked_attention",)
+LENGTHS = "linear"
+"""The kernel of `forms.hf.KERNELS` that takes offsets; as a word for what a mixer is told by."""
+
+_TOLD = (("seq_idx",), (LENGTHS,), ("seq_idx", LENGTHS))
+
 _ATTENTIONS = ("full_attention", "hybrid", *_WINDOWED, *_CHUNKED)
 
 
@@ -56,6 +62,7 @@ class Facts:
         window, chunk: of the configuration's text part, in tokens, or None.
         kinds: layer type to (window, chunk), for models whose layers differ; empty where they do not.
         attention: the implementation in use, as "sdpa"; "" outside transformers.
+        heeded: names in `forms.hf.KERNELS` whose arguments, together, change what a lone sample gives: kernels heed them.
         scaling_limit: the position at which rotary tables change with the longest position of a batch, or None.
     """
 
@@ -64,6 +71,7 @@ class Facts:
     chunk: int | None
     kinds: Mapping[str, tuple[int | None, int | None] | None]
     attention: str
+    heeded: tuple[tuple[str, ...], ...] = ()
     scaling_limit: int | None = None
 
 
@@ -80,7 +88,33 @@ def facts_of(model: torch.nn.Module, sample: torch.Tensor, tolerance: float) -> 
         else:
             kinds[kind] = None
     attention = getattr(config, "_attn_implementation", None) or ""
-    return Facts(_positions(model, text, sample, tolerance), window, chunk, kinds, attention, _scaling_limit(text))
+    positions = _positions(model, text, sample, tolerance)
+    return Facts(positions, window, chunk, kinds, attention, _heeded(model, sample, tolerance), _scaling_limit(text))
+
+
+def _heeded(model: torch.nn.Module, sample: torch.Tensor, tolerance: float) -> tuple[tuple[str, ...], ...]:
+    """Return which of `_TOLD` change a lone sample that is said to be two."""
+    import torch
+
+    width = int(sample.shape[1])
+    halves = Segments.from_lengths([[width // 2, width - width // 2]])
+    found: list[tuple[str, ...]] = []
+    with torch.no_grad():
+        own = logits_of(call(model, sample))
+        for kernels in _TOLD:
+            if len(kernels) > 1 and len(found) < len(kernels):  # the one that nothing heeds adds nothing
+                continue
+            keywords = kernel_arguments(halves, kernels)
+            if len(accepted(model, keywords)) < len(keywords):
+                continue
+            on = {name: v.to(sample.device) if isinstance(v, torch.Tensor) else v for name, v in keywords.items()}
+            try:
+                told = logits_of(call(model, sample, **on))
+            except FAILURES:  # a kernel that is not installed, or a model that does not take them
+                continue
+            if float((told - own).abs().max()) > tolerance * float(own.std()):
+                found.append(kernels)
+    return tuple(found)
 
 
 def _scaling_limit(config: Any) -> int | None:

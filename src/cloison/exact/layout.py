@@ -54,6 +54,15 @@ class Layout:
         places = first + torch.minimum(steps, size - 1)
         return cls(segments.num_rows, segments.width, tuple(lengths), places.to(device), (steps < size).to(device))
 
+    @classmethod
+    def of_one_row(cls, segments: Segments, device: torch.device) -> Layout:
+        """Return the layout of all rows of ``segments`` one after the other, padding included: [1, B * T]."""
+        import torch
+
+        tokens = segments.num_rows * segments.width
+        places = torch.arange(tokens, device=device)[None]
+        return cls(segments.num_rows, segments.width, (tokens,), places, torch.ones_like(places, dtype=torch.bool))
+
     @property
     def longest(self) -> int:
         """Tokens of the longest segment: the width of the rows."""

@@ -1,13 +1,15 @@
-"""Rung c: additive masks that we make, with the windows inside each segment, one for each kind of layer where they differ."""
+"""Rung c: masks that we make, with the windows inside each segment, one for each kind of layer where they differ."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloison.exact.batches import PackedBatch
 from cloison.exact.facts import Facts
 from cloison.exact.signals import Signal
+from cloison.forms.flex import block_mask
 from cloison.forms.hf import mask4d
 from cloison.segments import Segments
 
@@ -20,9 +22,20 @@ Make = Callable[[Segments, int | None, int | None], Any]
 
 
 def signals(facts: Facts) -> list[Signal]:
-    """Return the signals with dense masks: a plain one, a windowed one, and a mapping from kinds of layers to masks."""
+    """Return the signals with masks: a plain one, a windowed one, and a mapping from kinds of layers to masks.
+
+    They are dense, and before that BlockMasks where the model runs flex attention: those take the square of blocks of 128.
+    """
+    blocks = [_block_mask] if facts.attention == "flex_attention" else []
     return [
-        Signal("c", detail, _keywords(arrange), positions, fixed_shapes=True)
+        Signal(
+            "c",
+            f"{detail}, in blocks" if form is _block_mask else detail,
+            _keywords(arrange, form),
+            positions,
+            fixed_shapes=True,
+        )
+        for form in (*blocks, _dense_mask)
         for positions in facts.positions
         for detail, arrange in shapes(facts)
     ]
@@ -44,13 +57,22 @@ def _by_kind(make: Make, segments: Segments, facts: Facts) -> dict[str, Any]:
     return {kind: None if size is None else make(segments, *size) for kind, size in facts.kinds.items()}
 
 
-def _keywords(arrange: Callable[[Make, Segments], Any]) -> Callable[[torch.nn.Module, PackedBatch], dict[str, Any]]:
+Form = Callable[["torch.nn.Module", PackedBatch, Segments, int | None, int | None], Any]
+
+
+def _keywords(arrange: Callable[[Make, Segments], Any], form: Form) -> Callable[[torch.nn.Module, PackedBatch], dict[str, Any]]:
     def keywords(model: torch.nn.Module, batch: PackedBatch) -> dict[str, Any]:
-        dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
-
-        def make(segments: Segments, window: int | None, chunk: int | None) -> Any:
-            return mask4d(segments, dtype, window=window, chunk=chunk).to(batch.input_ids.device)
-
-        return {"attention_mask": arrange(make, batch.segments)}
+        return {"attention_mask": arrange(partial(form, model, batch), batch.segments)}
 
     return keywords
+
+
+def _dense_mask(
+    model: torch.nn.Module, batch: PackedBatch, segments: Segments, window: int | None, chunk: int | None
+) -> torch.Tensor:
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+    return mask4d(segments, dtype, window=window, chunk=chunk).to(batch.input_ids.device)
+
+
+def _block_mask(model: torch.nn.Module, batch: PackedBatch, segments: Segments, window: int | None, chunk: int | None) -> Any:
+    return block_mask(segments, window=window, chunk=chunk, device=batch.input_ids.device)

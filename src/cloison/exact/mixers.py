@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -60,10 +61,12 @@ def wrapped(model: torch.nn.Module, signal: Signal, names: Sequence[str], style:
     """Return ``signal`` with the modules called ``names`` run on unpacked rows."""
     classes = list(dict.fromkeys(_class_of(model.get_submodule(name)) for name in names))
 
-    def run(model: torch.nn.Module, batch: PackedBatch) -> Any:
+    def forwards(model: torch.nn.Module, batch: PackedBatch) -> dict[torch.nn.Module, Callable[..., Any]]:
         modules = [model.get_submodule(name) for name in names]
-        forwards = {module: unpacked(module.forward, batch.segments, style) for module in modules}
-        return run_packed(model, batch, signal, signal.changes(batch, forwards))
+        return {module: unpacked(module.forward, batch.segments, style) for module in modules}
+
+    def run(model: torch.nn.Module, batch: PackedBatch) -> Any:
+        return run_packed(model, batch, signal, partial(forwards, model))
 
     signalled = way_of(signal)
     shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")

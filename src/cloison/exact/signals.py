@@ -6,12 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cloison.exact.attention import registered_name
 from cloison.exact.batches import PackedBatch
 from cloison.exact.calling import Changes, call
 from cloison.exact.facts import Positions
 from cloison.exact.kernels import SDPA
+from cloison.exact.layout import Layout
+from cloison.exact.outputs import repacked
 from cloison.exact.ways import Way
+from cloison.segments import Segments
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +38,7 @@ class Signal:
         dense: whether memory grows with the square of the row.
         fixed_shapes: see `Way`.
         kernel: what computes our own attention, where that runs.
+        one_row: whether rows are put one after the other first, for kernels that take a single one.
     """
 
     rung: str
@@ -44,6 +50,7 @@ class Signal:
     dense: bool = True
     fixed_shapes: bool = False
     kernel: str = SDPA
+    one_row: bool = False
 
     @property
     def choice(self) -> dict[str, Any]:
@@ -63,14 +70,20 @@ class Signal:
         kernel = "" if self.kernel == SDPA else f"{self.kernel} kernel"
         return ", ".join(part for part in (self.detail, kernel, str(self.positions)) if part)
 
-    def changes(self, batch: PackedBatch, forwards: Mapping[Any, Callable[..., Any]] | None = None) -> Changes:
-        """Return what a call on ``batch`` changes on the model, ``forwards`` included."""
-        return Changes(self.attention, batch.segments if self.sdpa else None, forwards or {}, self.kernel)
+
+Forwards = Callable[[PackedBatch], Mapping[Any, Callable[..., Any]]]
+"""A batch to modules and the forwards that stand in for their own on it."""
 
 
-def run_packed(model: torch.nn.Module, batch: PackedBatch, signal: Signal, changes: Changes | None = None) -> Any:
+def run_packed(model: torch.nn.Module, batch: PackedBatch, signal: Signal, forwards: Forwards | None = None) -> Any:
     """Return the outputs of the packed rows as they are, under ``signal``."""
-    changes = signal.changes(batch) if changes is None else changes
+    if signal.one_row and batch.segments.num_rows > 1:
+        layout = Layout.of_one_row(batch.segments, batch.input_ids.device)
+        segments = Segments.from_lengths([np.diff(batch.segments.cu_seqlens(covering=True))])
+        flat = PackedBatch(layout.to_rows(batch.input_ids), segments, options=layout.options(batch.options))
+        return repacked([run_packed(model, flat, signal, forwards)], [layout])
+    inside = batch.segments if signal.sdpa else None
+    changes = Changes(signal.attention, inside, forwards(batch) if forwards is not None else {}, signal.kernel)
     keywords = signal.keywords(model, batch) | signal.positions.keywords(batch.segments, batch.input_ids.device)
     with changes.on_with_recomputation(model):
         return call(model, batch.input_ids, **keywords, **batch.options)

@@ -1,11 +1,17 @@
-"""Rung a: the lengths go to a varlen kernel, where the model runs one (flash attention)."""
+"""Rung a: the lengths go to kernels that take them: flash attention, and the recurrent and convolutional ones of mixers.
+
+Which keywords a model's kernels heed is found by giving them boundaries inside one lone sample: what is dropped in silence
+changes nothing, and where a kernel is missing transformers raises (5.24, ``hub_kernels.py``).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cloison.exact import own_attention
 from cloison.exact.batches import PackedBatch
-from cloison.exact.facts import Facts
+from cloison.exact.facts import LENGTHS, Facts
 from cloison.exact.signals import Signal
 from cloison.forms.hf import kernel_arguments
 
@@ -14,17 +20,45 @@ if TYPE_CHECKING:
 
 __all__ = ["signals"]
 
+_NO_LENGTHS = ("", "eager", "sdpa", "flex_attention")
+"""Attentions that take no lengths; any other may: flash attention under its names, and what users register."""
+
+
+_KEYWORDS = {"seq_idx": "seq_idx", LENGTHS: "cu_seq_lens"}
+
 
 def signals(facts: Facts) -> list[Signal]:
-    """Return the signals with ``cu_seq_lens_q`` and the rest of flash attention's arguments; none for other attention."""
-    if "flash" not in facts.attention:
-        return []
-    return [Signal("a", facts.attention, _keywords, positions, dense=False) for positions in facts.positions]
+    """Return the signals with what the kernels of attention and mixers take: none where no kernel heeds anything."""
+    if facts.attention not in _NO_LENGTHS:
+        both = [("flash", "seq_idx")] if any("seq_idx" in kernels for kernels in facts.heeded) else []
+        return [
+            Signal("a", " and ".join((facts.attention, *kernels[1:])), _keywords(kernels), positions, dense=False)
+            for kernels in [("flash",), *both]
+            for positions in facts.positions
+        ]
+    found = []
+    for kernels in facts.heeded:
+        one_row = any(LENGTHS in kernel for kernel in kernels)  # flash-linear-attention takes one row
+        told = "told by " + " and ".join(_KEYWORDS[kernel] for kernel in kernels)
+        for base in own_attention.signals(facts) if facts.attention else ():
+            detail = "; ".join(part for part in (told, "own attention", base.detail) if part)
+            keywords = _keywords(kernels, base.keywords)
+            found.append(Signal("a", detail, keywords, base.positions, base.attention, dense=False, one_row=one_row))
+        found += [
+            Signal("a", told, _keywords(kernels), positions, dense=False, one_row=one_row) for positions in facts.positions
+        ]
+    return found
 
 
-def _keywords(model: torch.nn.Module, batch: PackedBatch) -> dict[str, Any]:
-    import torch
+def _keywords(
+    kernels: Sequence[str], base: Callable[[torch.nn.Module, PackedBatch], dict[str, Any]] | None = None
+) -> Callable[[torch.nn.Module, PackedBatch], dict[str, Any]]:
+    def keywords(model: torch.nn.Module, batch: PackedBatch) -> dict[str, Any]:
+        import torch
 
-    device = batch.input_ids.device
-    arguments = kernel_arguments(batch.segments, "flash")
-    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}
+        device = batch.input_ids.device
+        arguments = kernel_arguments(batch.segments, kernels)
+        moved = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}
+        return moved | (base(model, batch) if base is not None else {})
+
+    return keywords
