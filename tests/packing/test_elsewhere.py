@@ -152,14 +152,23 @@ def test_a_store_that_stays_away_is_named_and_the_next_run_goes_on(
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_run_goes_on_to_the_same_bytes(store: ObjectStore, undisturbed: dict[str, str], workers: int) -> None:
     random = np.random.default_rng(workers)
-    for _ in range(3):
+
+    def puts(kind: str) -> int:
+        return sum(count for (method, key), count in store.asked.items() if method == "PUT" and key.endswith(kind))
+
+    for kind, count in ((".arrow", 2), (".parquet", 3), (".parquet", 5))[workers - 1 :]:
+        store.asked.clear()
         process = subprocess.Popen(command(workers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(random.uniform(0.5, 2.0))
+        while puts(kind) < count and process.poll() is None:
+            time.sleep(0.002)
+        time.sleep(random.uniform(0, 0.02))
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        assert process.wait() == -signal.SIGKILL, "it was killed in the middle"
+        assert "bucket/out/manifest.json" not in store.objects
     time.sleep(0.5)  # the workers leave, and what they had on the way arrives or does not
     store.asked.clear()
     recorded = {key.replace("/.work", "").removesuffix(".json") for key in store.objects if key.endswith(".parquet.json")}
+    assert len(recorded) >= 7
     done = subprocess.run(command(workers), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert made(store) == undisturbed

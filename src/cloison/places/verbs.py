@@ -30,7 +30,7 @@ def sizes(folder: Place) -> dict[str, int]:
     """
     if isinstance(folder, Path):
         out = {}
-        with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):  # a link to nothing
                     out[entry.name] = -1 if entry.is_dir() else entry.stat().st_size
@@ -118,7 +118,7 @@ def create(at: Remote, content: bytes) -> bool:
         try:
             system.pipe_file(path, content, mode="create")
         except FileExistsError:
-            return bool(system.cat_file(path) == content)  # ours: an earlier try arrived, and its answer was lost
+            return read(at) == content  # ours: an earlier try arrived, and its answer was lost
         return True
 
     return tried("written", at, request)
@@ -184,6 +184,8 @@ def remove_tree(folder: Place) -> None:
         inside = below(folder)
         if inside:
             system.rm([f"{path.rstrip('/')}/{name}" for name in inside])
+        if system.exists(path):  # where folders are there without files
+            system.rm(path, recursive=True)
 
     with suppress(FileNotFoundError):
         tried("removed", folder, request)

@@ -74,7 +74,7 @@ def _claimed(claim: Remote, folder: Place) -> Iterator[Callable[[], None]]:
             raise _busy(folder, f" on {str(theirs.get('machine')).partition('/')[0]}, as process {theirs.get('process')}")
         remove(claim)
     stop = threading.Event()
-    beats = threading.Thread(target=_renew, args=(claim, mine, stop), daemon=True)
+    beats = threading.Thread(target=_renew, args=(claim, mine, stop), name="claim", daemon=True)
     beats.start()
 
     def verify() -> None:
