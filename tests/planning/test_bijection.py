@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cloison
-from cloison.planning.bijection import derive, permutation, permute
+from cloison.planning.bijection import derive, permutation, permute, shuffle_with
 
 
 @settings(max_examples=60, deadline=None)
@@ -19,6 +19,31 @@ def test_every_number_has_one_image(n: int, seed: int, start: int) -> None:
     start = min(start, n - 1)
     assert np.array_equal(permutation(n, key, start, n), images[start:])
     assert int(permute(start, n, key)) == images[start]
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=st.integers(257, 10**12), seed=st.integers(0, 99), part=st.floats(0, 1), size=st.integers(1, 300))
+def test_a_range_of_images_is_that_of_its_numbers(n: int, seed: int, part: float, size: int) -> None:
+    start = int(part * (n - 1))
+    stop = min(start + size, n)
+    key = derive(seed)
+    assert permutation(n, key, start, stop).tolist() == [int(permute(i, n, key)) for i in range(start, stop)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=st.integers(0, 700), seed=st.integers(0, 2**64 - 1), drawn=st.integers(1, 300))
+def test_a_shuffle_is_fisher_yates_however_many_numbers_are_drawn_at_once(n: int, seed: int, drawn: int) -> None:
+    key, mask = derive(seed), 2**64 - 1
+    expected = list(range(n))
+    for i in range(n - 1, 0, -1):
+        value = (int(key) + i * 0x9E3779B97F4A7C15) & mask
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+        j = ((value ^ (value >> 31)) >> 32) * (i + 1) >> 32
+        expected[i], expected[j] = expected[j], expected[i]
+    values = np.arange(n, dtype=np.uint32)
+    shuffle_with(values, key, np.empty(drawn, np.uint32))
+    assert values.tolist() == expected
 
 
 def test_values_never_change() -> None:

@@ -5,7 +5,7 @@
   threshold a, items over units - a stand alone, those over half stand in blocks of their own with room to spare, and what of
   the items of a or more does not fit that room needs blocks by volume. O(units).
 - dual_feasible: Fekete and Schepers, "New classes of fast lower bounds for bin packing problems" (2001), the functions u(k),
-  k = 1..16: lengths weighted by a function whose sum in a block is at most 1. O(16 units).
+  k = 1..16: lengths weighted by a function whose sum in a block is at most 1. O(16 distinct lengths).
 - segments: items over max_segments.
 
 The bound of the linear program (see `optimal`) is stronger, and costs seconds.
@@ -21,50 +21,74 @@ __all__ = ["dual_feasible", "lower_bound", "martello_toth", "volume"]
 
 def volume(counts: npt.NDArray[np.int64], units: int) -> int:
     """Return the blocks that the units of all items fill."""
-    return -(-_total(counts) // units)
+    return -(-_total(*_present(counts)) // units)
 
 
 def martello_toth(counts: npt.NDArray[np.int64], units: int) -> int:
-    """Return L2 of items ``counts`` int64 [units + 1]."""
-    weights = np.arange(counts.size, dtype=np.float64) * counts if _total(counts) > 2**62 else np.arange(counts.size) * counts
-    number = np.concatenate([[0], np.cumsum(counts)])  # number[c]: items below class c
-    weight = np.concatenate([[0], np.cumsum(weights)])
-    half = units // 2
-    threshold = np.arange(half + 1)
-    above = number[-1] - number[half + 1]  # J1 and J2 together: items over half
-    middle_number = number[units - threshold + 1] - number[half + 1]
-    middle_weight = weight[units - threshold + 1] - weight[half + 1]
-    small_weight = weight[half + 1] - weight[threshold]
-    spare = middle_number * units - middle_weight
-    further = np.maximum(0, -(-(small_weight - spare) // units))
-    return int(above + further.max())
+    """Return L2 of items ``counts`` int64 [units + 1].
+
+    Between two lengths the bound of a threshold only grows, so the lengths up to half a block are thresholds enough.
+    """
+    return _martello_toth(*_present(counts), units)
 
 
 def dual_feasible(counts: npt.NDArray[np.int64], units: int, most: int = 16) -> int:
     """Return the best bound of the functions u(1) .. u(most)."""
-    present = np.flatnonzero(counts)
-    amounts = counts[present]
-    best = 0
-    for k in range(1, most + 1):
-        scaled = present * (k + 1)
-        rounded = scaled // units * units
-        # k * u(k) in units of 1 / units: exact integers.
-        values = np.where(rounded == scaled, present * k, rounded)
-        best = max(best, -(-int(values @ amounts) // (k * units)))
-    return best
+    return _dual_feasible(*_present(counts), units, most)
 
 
 def lower_bound(counts: npt.NDArray[np.int64], units: int, max_segments: int | None = None) -> tuple[int, str]:
     """Return (bound, name of the argument that gives it) of ``counts`` int64 [units + 1]."""
-    bounds = [(volume(counts, units), "volume")]
-    if _total(counts) < 2**58 // 17:
-        bounds += [(martello_toth(counts, units), "martello_toth"), (dual_feasible(counts, units), "dual_feasible")]
+    lengths, amounts = _present(counts)
+    total = _total(lengths, amounts)
+    bounds = [(-(-total // units), "volume")]
+    if total < 2**58 // 17:
+        bounds.append((_martello_toth(lengths, amounts, units), "martello_toth"))
+        bounds.append((_dual_feasible(lengths, amounts, units, 16), "dual_feasible"))
     if max_segments is not None:
-        bounds.append((-(-int(counts.sum()) // max_segments), "segments"))
+        bounds.append((-(-int(amounts.sum()) // max_segments), "segments"))
     return max(bounds, key=lambda pair: pair[0])
 
 
-def _total(counts: npt.NDArray[np.int64]) -> int:
-    if counts.size > 2**24 or counts.max(initial=0) > 2**38:
-        return sum(int(c) * int(counts[c]) for c in np.flatnonzero(counts))
-    return int(np.dot(np.arange(counts.size), counts))
+_Ints = npt.NDArray[np.int64]
+
+
+def _present(counts: _Ints) -> tuple[_Ints, _Ints]:
+    """Return (the lengths that there are, how many of each): few, however large a block is."""
+    lengths = np.flatnonzero(counts)
+    return lengths, np.asarray(counts, np.int64)[lengths]
+
+
+def _total(lengths: _Ints, amounts: _Ints) -> int:
+    """Return the units of all items, exact also where int64 does not hold them."""
+    if lengths.size and int(lengths[-1]) * float(amounts.sum(dtype=np.float64)) > 2**62:
+        return sum(length * amount for length, amount in zip(lengths.tolist(), amounts.tolist(), strict=True))
+    return int(lengths @ amounts)
+
+
+def _martello_toth(lengths: _Ints, amounts: _Ints, units: int) -> int:
+    number = _sums(amounts)  # number[i]: items of the first i lengths
+    weight = _sums(amounts * lengths)
+    half = int(np.searchsorted(lengths, units // 2, side="right"))
+    thresholds = lengths[:half]
+    fitting = np.searchsorted(lengths, units - thresholds, side="right")  # what is longer stands alone
+    spare = (number[fitting] - number[half]) * units - (weight[fitting] - weight[half])
+    further = -(-(weight[half] - weight[:half] - spare) // units)
+    return int(number[-1] - number[half] + max(further.max(initial=0), 0))
+
+
+def _dual_feasible(lengths: _Ints, amounts: _Ints, units: int, most: int) -> int:
+    best = 0
+    for k in range(1, most + 1):
+        scaled = lengths * (k + 1)
+        rounded = scaled // units * units
+        # k * u(k) in units of 1 / units: exact integers.
+        values = np.where(rounded == scaled, lengths * k, rounded)
+        best = max(best, -(-int(values @ amounts) // (k * units)))
+    return best
+
+
+def _sums(values: _Ints) -> _Ints:
+    sums = np.zeros(values.size + 1, np.int64)
+    np.cumsum(values, out=sums[1:])
+    return sums

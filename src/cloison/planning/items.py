@@ -168,8 +168,9 @@ class Items:
 
 
 def _native(lengths: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return ``lengths`` as compiled code reads them: itself, unless its bytes are swapped or strided."""
-    return np.ascontiguousarray(lengths, lengths.dtype.newbyteorder("="))
+    """Return ``lengths`` as compiled code reads them: themselves, or a copy of a kind that it is compiled for."""
+    kind = lengths.dtype.newbyteorder("=")
+    return np.require(lengths, kind if kind.itemsize >= 4 or kind == np.uint16 else np.int32, ["C_CONTIGUOUS", "ALIGNED"])
 
 
 def _cut(lengths: npt.NDArray[Any], limit: int | None, over: int) -> npt.NDArray[np.int32]:
@@ -298,7 +299,11 @@ def read_items(
     if units < 1:
         raise InputError(f"a block of {capacity:,} tokens holds a unit of align.", f"align is {align:,}.", "Raise capacity.")
     if units > MAX_CAPACITY:
-        raise InputError(f"capacity is at most {MAX_CAPACITY:,} units of align.", f"It is {units:,}.", "Lower it.")
+        raise InputError(
+            f"capacity is at most {MAX_CAPACITY:,} units of align.",
+            f"It is {units:,}.",
+            f"Pass align={-(-capacity // MAX_CAPACITY):,} or more, or lower it.",
+        )
     limit = _INT32_MAX if whole else units * align
     if max_sample_tokens is not None and not (whole and overflow == "split"):
         limit = min(limit, _whole("max_sample_tokens", max_sample_tokens, 1))
@@ -327,7 +332,9 @@ def read_items(
         )
     cut = overflow == "split"
     extra_samples, extra_starts, extra_lengths = _further_pieces(long if cut else long[:0], long_lengths, limit)
-    counts = np.sum([part[0] for part in read], axis=0)
+    counts = read[0][0].copy()
+    for part in read[1:]:
+        counts += part[0]
     counts[0] = 0
     _count(_rounded(extra_lengths, align), counts)
     entries = {"empty": Entry.of(empty)}

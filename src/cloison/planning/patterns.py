@@ -168,8 +168,9 @@ def fill(patterns: Patterns, items: Items, seed: int, shuffled: bool) -> tuple[n
     Shuffled: the samples of a class and the blocks are in keyed random order. Otherwise samples of a class are taken as they
     come, and blocks are ordered by their earliest sample.
     """
-    ids = _sorted_by_class(items)
-    starts = np.concatenate([[0], np.cumsum(items.counts)]).astype(np.int64)
+    starts = np.zeros(items.counts.size + 1, np.int64)
+    np.cumsum(items.counts, out=starts[1:])
+    ids = _sorted_by_class(items, starts)
     if shuffled:
         edges = np.searchsorted(starts, [ids.size * i // items.threads for i in range(items.threads + 1)])
         edges[0], edges[-1] = 0, items.counts.size
@@ -225,14 +226,15 @@ def _written(
     return offsets, out
 
 
-def _sorted_by_class(items: Items) -> npt.NDArray[Any]:
-    """Return the ids of all placed items, by class and, within a class, in rising order."""
+def _sorted_by_class(items: Items, starts: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Return the ids of all placed items, by class (class c from starts[c] on) and, within a class, in rising order."""
     out = np.empty(items.placed, items.id_type)
-    cursors = np.concatenate([[0], np.cumsum(items.counts[:-1])]).astype(np.uint32 if out.size <= 2**32 else np.int64)
+    cursors = starts[:-1].astype(np.uint32 if out.size <= 2**32 else np.int64)
     jobs = []
     for (start, stop), (_, _, counts) in zip(items.id_ranges(), items.ranges, strict=True):
-        jobs.append((start, stop, cursors.copy()))
-        np.add(cursors, counts, out=cursors, casting="unsafe")
+        jobs.append((start, stop, cursors))
+        if stop < items.ids:
+            cursors = (cursors + counts).astype(cursors.dtype)
 
     def scatter(start: int, stop: int, own: npt.NDArray[np.int64]) -> None:
         for at in range(start, stop, _CHUNK):
