@@ -13,6 +13,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 Sample = tuple[list[int], list[bool]]
@@ -23,7 +24,9 @@ def trl(folder: Path) -> Blocks:
     out = []
     for file in sorted(folder.glob("*.parquet")):
         for row in pq.read_table(file).to_pylist():
-            assert set(row) == {"input_ids", "labels", "seq_lengths"} and sum(row["seq_lengths"]) == len(row["input_ids"])
+            assert {"input_ids", "labels", "seq_lengths"} == set(row) - {"sample_ids"} and sum(row["seq_lengths"]) == len(
+                row["input_ids"]
+            )
             block, start = [], 0
             for length in row["seq_lengths"]:
                 ids, labels = row["input_ids"][start : start + length], row["labels"][start : start + length]
@@ -36,10 +39,11 @@ def trl(folder: Path) -> Blocks:
 
 def megatron_bridge(folder: Path) -> Blocks:
     """As its collator cuts a row: inputs without each last token, labels without each first, the mask at the inputs."""
-    (file,) = folder.glob("*.idx.parquet")
+    files = sorted(folder.glob("training_*-*.idx.parquet"))
     (facts,) = json.loads(next(folder.glob("*_metadata.jsonl")).read_text())
-    table = pq.read_table(file)
-    assert [str(field.type) for field in table.schema] == [f"list<element: {t}>" for t in ("int64", "int8", "int64")]
+    table = pa.concat_tables([pq.read_table(file) for file in files])
+    kinds = [(field.name, field.type.value_type) for field in table.schema]
+    assert kinds == [("input_ids", pa.int32()), ("loss_mask", pa.int8()), ("seq_start_id", pa.int32())]
     out = []
     for row in table.to_pylist():
         edges = [*row["seq_start_id"], len(row["input_ids"])]
@@ -51,8 +55,13 @@ def megatron_bridge(folder: Path) -> Blocks:
             block.append(([row["input_ids"][start], *labels], [False, *map(bool, mask)]))
         assert sum(len(ids) - 1 for ids, _ in block) <= facts["pack_size"]
         out.append(block)
-    assert facts["max_samples_per_bin"] == max(map(len, out))
-    assert facts["dataset_max_seqlen"] == max(len(ids) for block in out for ids, _ in block)
+    # Counted as its own packing counts: by the tokens of a sample that are trained on, one less than it has.
+    rows = [[len(ids) - 1 for ids, _ in block] for block in out]
+    assert facts["max_samples_per_bin"] == max(map(len, rows))
+    assert facts["dataset_max_seqlen"] == max(map(max, rows))
+    assert facts["min_packed_seqlen"] == min(map(sum, rows))
+    assert facts["packing_efficiency"] == round(100 * sum(map(sum, rows)) / len(rows) / facts["pack_size"], 2)
+    assert facts["packing_factor"] == round(sum(map(len, rows)) / len(rows), 2)
     return out
 
 

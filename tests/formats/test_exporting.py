@@ -106,41 +106,43 @@ def test_weights_and_columns_need_their_word_where_they_are(tmp_path: Path) -> N
     assert "columns" in done.lost
 
 
-def test_weights_travel_with_mds(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cloison.formats import exporting, flat, mds
-    from cloison.store.columns import BlockRows
+def test_weights_travel_with_mds(tmp_path: Path) -> None:
+    from cloison.formats import mds
 
-    real = flat.pieces
-
-    def weighted(*arguments: Any) -> Any:
-        for rows in real(*arguments):
-            values = {**vars(rows), "loss_weights": np.linspace(0, 1, rows.input_ids.size, dtype=np.float32)}
-            yield BlockRows(**values)
-
-    for module in (exporting, mds):
-        monkeypatch.setattr(module, "has_weights", lambda packed: True)
-    monkeypatch.setattr(mds, "pieces", weighted)
-    with pytest.raises(InputError, match="weights"):
-        cloison.export(packed, tmp_path / "a", "trl")
-    cloison.export(packed, tmp_path / "b", "mds")
-    read = next(iter(mds.read(tmp_path / "b", ("loss_weights", "sequence_id"))))
-    real_ones = read["loss_weights"].values[read["sequence_id"].values >= 0]
-    assert np.array_equal(real_ones, np.linspace(0, 1, real_ones.size, dtype=np.float32))
+    rows = [{"input_ids": [5, 6, 7 + i], "labels": [-100, 6, 7 + i], "weight": 0.5 * (1 + i % 3)} for i in range(20)]
+    path = _pack(tmp_path / "x", rows, columns={"input_ids": "input_ids", "labels": "labels", "weight": "weight"})
+    wanted = [block.loss_weights for block in cloison.open(path)]
+    assert {0.5, 1.0, 1.5} <= {float(one) for weights in wanted if weights is not None for one in weights}
+    for to in ("trl", "grain", "olmo-core", "megatron-bridge"):
+        with pytest.raises(InputError, match="weights"):
+            cloison.export(path, tmp_path / to, to)
+    cloison.export(path, tmp_path / "b", "mds")
+    (read,) = mds.read(tmp_path / "b", ("loss_weights", "sequence_id"))
+    inside = read["sequence_id"].values >= 0
+    assert np.array_equal(read["loss_weights"].values[inside], np.concatenate(wanted))  # type: ignore[arg-type]
+    assert not read["loss_weights"].values[~inside].any()
+    assert fact_readers.mds(tmp_path / "b") == _blocks(path)
+    cloison.export(path, tmp_path / "c", "trl", lose=["weights"])
+    assert fact_readers.trl(tmp_path / "c") == _blocks(path)
 
 
-def test_small_mds_shards_and_row_groups_hold_the_same(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cloison.formats import flat, mds, megatron_bridge
+def test_small_pieces_shards_and_row_groups_hold_the_same(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cloison.formats import flat, mds, parquet
 
     monkeypatch.setattr(mds, "_SIZE_LIMIT", 2000)
-    monkeypatch.setattr(megatron_bridge, "_GROUP_ROWS", 7)
+    monkeypatch.setattr(parquet, "_GROUP_TOKENS", 7 * 16)
     monkeypatch.setattr(flat, "_PIECE_TOKENS", 100)
-    done = cloison.export(packed, tmp_path / "m", "mds")
+    done = cloison.export(packed, tmp_path / "mds", "mds")
     assert len(done.files) > 10 and all(file.stat().st_size <= 2000 for file in done.files[:-1])
-    assert fact_readers.mds(tmp_path / "m") == _blocks(packed)
-    cloison.export(packed, tmp_path / "n", "megatron-bridge")
-    assert fact_readers.megatron_bridge(tmp_path / "n") == _blocks(packed)
-    groups = pq.ParquetFile(next((tmp_path / "n").glob("*.parquet"))).metadata
-    assert {groups.row_group(g).num_rows for g in range(groups.num_row_groups - 1)} == {7}
+    for to in TARGETS:
+        if to not in ("mds", "megatron"):
+            cloison.export(packed, tmp_path / to, to)
+        if to != "megatron":
+            assert READERS[to](tmp_path / to) == _blocks(packed)
+    groups = pq.ParquetFile(next((tmp_path / "megatron-bridge").glob("*.parquet"))).metadata
+    assert max(groups.row_group(g).num_rows for g in range(groups.num_row_groups)) <= 7
 
 
 def test_olmo_packing_follows_a_moved_folder(packed: Path, tmp_path: Path) -> None:

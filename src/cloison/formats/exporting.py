@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +13,9 @@ from typing import Any
 from cloison.errors import InputError, StoreError
 from cloison.formats import grain, mds, megatron, megatron_bridge, olmo_core, trl
 from cloison.formats.flat import has_weights
-from cloison.store.files import claim
+from cloison.places import Place, remove_tree
+from cloison.store.claims import alone_in
+from cloison.store.files import claim, store_errors, sync_folder
 from cloison.store.packed import Packed
 from cloison.store.packed import open as open_packed
 
@@ -28,6 +32,9 @@ LOSSES = MappingProxyType(
 """What a format may be unable to hold: the word that allows its loss, and what it means."""
 
 
+_WORK = ".work"
+
+
 @dataclass(frozen=True)
 class Target:
     """A format that blocks can be written in.
@@ -36,13 +43,14 @@ class Target:
         name: the word for it.
         holds: the keys of `LOSSES` that it can hold.
         usage: how its system reads what was written; ``{dest}`` and ``{capacity}`` are filled in.
-        write: writes a data set into an empty folder and returns the files.
+        write: writes a data set into an empty folder, for the place where it will lie and with an id for padding, and returns
+            the names of the files in it; the one that makes the set whole, if there is one, is the last.
     """
 
     name: str
     holds: tuple[str, ...]
     usage: str
-    write: Callable[[Packed, Path, int], list[Path]]
+    write: Callable[[Packed, Place, Place, int], list[str]]
 
 
 TARGETS = MappingProxyType(
@@ -94,32 +102,38 @@ def export(
 ) -> Exported:
     """Write ``packed`` into the folder ``dest`` in the format of another system, and return what was written.
 
-    Boundaries and targets are right in that system's own convention (shifted or not, its own off-by-ones). Every file is whole
-    or not there. The same data set gives the same bytes.
+    Boundaries and targets are right in that system's own convention (shifted or not, its own off-by-ones). The files appear in
+    ``dest`` when all of them are written and synced: until then they are in its hidden folder ``.work``, and what a killed
+    export left there is removed by the next. The same data set gives the same bytes.
 
     Args:
-        packed: a packed data set, or its folder.
-        dest: a folder that is new or empty.
+        packed: a packed data set, or its folder or URL.
+        dest: a folder on the local disk that is new or empty, and not inside the data set's own.
         to: a name of `TARGETS`.
         lose: what the target cannot hold and may be lost: keys of `LOSSES`. Only what the data really has needs the word:
             where every token is a target, say, no labels are lost.
         pad_token_id: what stands behind the last segment in formats of fixed width; labels and segment numbers mask it.
 
     Raises:
-        InputError: an unknown target, or something would be lost that ``lose`` does not name.
-        StoreError: ``dest`` is not empty or cannot be written.
+        InputError: an unknown target, something would be lost that ``lose`` does not name, the data set has no blocks, or
+            ``dest`` is inside it.
+        StoreError: ``dest`` is not empty or cannot be written, or another export is writing there; or a file of the data set
+            does not hold what was packed.
 
-    Cost: one pass over the blocks, a piece of a million tokens in memory; decoding them and writing take about the same time.
+    Cost: one pass over the blocks, of up to four files at once, each with a piece of a million tokens in memory. Decoding and
+    writing take about the same time; for TRL the files are copied.
     """
     if to not in TARGETS:
         raise InputError(f"a target is one of {', '.join(TARGETS)}.", f"It is {to!r}.", "Pick one of them.")
     unknown = sorted(set(lose) - set(LOSSES))
     if unknown:
         raise InputError(f"what may be lost is of {', '.join(LOSSES)}.", f"There is {', '.join(unknown)}.", "Name one of them.")
-    if pad_token_id < 0:
-        raise InputError("pad_token_id must be a token id.", f"It is {pad_token_id}.", "Pass 0 or more.")
+    if not 0 <= pad_token_id < 1 << 31:
+        raise InputError("pad_token_id must be a token id.", f"It is {pad_token_id}.", "Pass 0 to 2,147,483,647.")
     if not isinstance(packed, Packed):
         packed = open_packed(packed)
+    if not packed.manifest.num_blocks:
+        raise InputError(f"{packed.path} must hold blocks.", "It holds none.", "Pack samples that are not empty.")
     target = TARGETS[to]
     lost = tuple(name for name in LOSSES if name not in target.holds and _has(packed, name))
     refused = [name for name in lost if name not in lose]
@@ -131,14 +145,51 @@ def export(
             f"Say so if that is meant: lose={refused!r} (--lose {' '.join(refused)}), or choose another format.",
         )
     folder = Path(dest)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise StoreError(f"{folder} must be a new or empty folder.", "Something is there.", "Name another.")
-    claim(folder)
-    files = target.write(packed, folder, pad_token_id)
+    if isinstance(packed.path, Path) and folder.resolve().is_relative_to(packed.path.resolve()):
+        raise InputError(
+            f"{folder} must not be inside the data set {packed.path}.",
+            "What lies there would be read as blocks.",
+            "Name a folder beside it.",
+        )
+    with _writing_into(folder) as work:
+        names = target.write(packed, work, folder.absolute(), pad_token_id)
+        for name in names:
+            _move(work / name, folder / name)
     manifest = packed.manifest
     usage = target.usage.format(dest=folder, capacity=packed.capacity)
     sums = (manifest.num_blocks, manifest.num_segments, manifest.num_tokens, manifest.num_targets)
-    return Exported(folder, to, tuple(files), *sums, lost, usage)
+    return Exported(folder, to, tuple(folder / name for name in names), *sums, lost, usage)
+
+
+@contextmanager
+def _writing_into(folder: Path) -> Iterator[Path]:
+    """Give an empty folder inside ``folder``, which is new or empty but for what a killed export left there."""
+    created = not folder.exists()
+    _refuse_used(folder)
+    work = folder / _WORK
+    claim(work)
+    with store_errors(f"{folder} cannot be used"), alone_in(work, folder):
+        _refuse_used(folder)  # another export may have ended meanwhile
+        remove_tree(work / "files")
+        claim(work / "files")
+        try:
+            yield work / "files"
+        finally:
+            remove_tree(work)
+            if created and not any(folder.iterdir()):
+                folder.rmdir()
+
+
+def _refuse_used(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(path.name != _WORK for path in folder.iterdir())):
+        raise StoreError(f"{folder} must be a new or empty folder.", "Something is there.", "Name another.")
+
+
+def _move(source: Path, dest: Path) -> None:
+    with store_errors(f"{dest} cannot be written"):
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(source, dest)
+        sync_folder(dest.parent)
 
 
 def _has(packed: Packed, name: str) -> bool:

@@ -1,52 +1,114 @@
-"""The blocks of a packed data set in large flat pieces, as every writer wants them."""
+"""The blocks of a packed data set in large flat pieces, as every writer wants them, and several of its files at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from cloison.places import Remote, random_access
+from cloison.errors import StoreError
+from cloison.places import Place, Remote, random_access
 from cloison.segments import IGNORE
-from cloison.store.columns import BlockRows
 from cloison.store.files import store_errors
 from cloison.store.packed import Packed
 from cloison.store.shards import Shard
 
 __all__ = [
+    "TARGETED",
+    "Piece",
     "block_offsets",
+    "each_shard",
     "first_tokens",
     "has_weights",
     "pieces",
     "rolled_mask",
-    "segment_numbers",
-    "segment_positions",
-    "to_rows",
 ]
 
 _PIECE_TOKENS = 1 << 20
+_THREADS = 4
+"""Files that are exported at once at most: each holds some pieces in memory."""
+
+TARGETED = ("input_ids", "labels", "seq_lengths")
+"""The columns of blocks that most formats are made of."""
+
+T = TypeVar("T")
 
 
-def pieces(packed: Packed, shard: Shard) -> Iterator[BlockRows]:
-    """Yield the blocks of one file in pieces of about a million tokens; the last columns only where they are there."""
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Some blocks, flat.
+
+    Attributes:
+        block_segments: int64 [blocks], how many segments each block has.
+        seq_lengths: int32 [segments].
+        input_ids: int32 [tokens].
+        labels: int32 [tokens]; without entries where it was not asked for.
+        loss_weights: float32 [tokens], or None where it was not asked for.
+    """
+
+    block_segments: npt.NDArray[np.int64]
+    seq_lengths: npt.NDArray[np.int32]
+    input_ids: npt.NDArray[np.int32]
+    labels: npt.NDArray[np.int32]
+    loss_weights: npt.NDArray[np.float32] | None = None
+
+
+def each_shard(packed: Packed, work: Callable[[int, Shard], T]) -> list[T]:
+    """Return what ``work`` gives for each file of the data set, in order; some are worked on at once, each in a thread.
+
+    Decoding, shaping and writing leave Python's lock free. The first error is raised once the files in hand are through; no
+    further ones are begun.
+    """
+    shards = packed.manifest.shards
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with ThreadPoolExecutor(max(1, min(_THREADS, cores, len(shards))), "export") as pool:
+        return list(pool.map(work, range(len(shards)), shards))
+
+
+def pieces(packed: Packed, shard: Shard, columns: tuple[str, ...] = TARGETED) -> Iterator[Piece]:
+    """Yield the blocks of one file in pieces of about a million tokens, with these ``columns``; only they are decoded."""
     import pyarrow.parquet as pq
 
     path = packed.path / shard.name
-    names = ["input_ids", "labels", "seq_lengths", "sample_ids"]
     size = max(1, _PIECE_TOKENS // packed.capacity)
     source = random_access(path, shard.size_bytes)
     remote = isinstance(path, Remote)
     with store_errors(f"{path} cannot be read"), pq.ParquetFile(source, memory_map=True, pre_buffer=remote) as file:
-        names += [name for name in ("starts", "loss_weights") if name in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=size, columns=names):
-            flat: dict[str, Any] = {}
-            for name in names:
-                column = batch.column(batch.schema.get_field_index(name))
-                flat[name] = column.flatten().to_numpy(zero_copy_only=False)
+        rows = 0
+        for batch in file.iter_batches(batch_size=size, columns=list(columns)):
+            flat: dict[str, Any] = {"labels": np.zeros(0, np.int32)}
+            for name in columns:
+                flat[name] = batch.column(name).flatten().to_numpy()
             counts = np.diff(batch.column("seq_lengths").offsets.to_numpy()).astype(np.int64)
-            yield BlockRows(block_segments=counts, **flat)
+            piece = Piece(block_segments=counts, **flat)
+            _refuse_unsound(piece, batch, path, packed.capacity)
+            rows += counts.size
+            yield piece
+        if rows != shard.num_blocks:
+            raise _unsound(path, f"It has {rows:,} blocks, and its manifest says {shard.num_blocks:,}")
+
+
+def _refuse_unsound(piece: Piece, batch: Any, path: Place, capacity: int) -> None:
+    """Raise where the boundaries are not those of the tokens: what is written would be wrong without a sign of it."""
+    if piece.seq_lengths.min(initial=1) < 1 or piece.block_segments.min(initial=1) < 1:
+        raise _unsound(path, "A segment or block is empty")
+    offsets = block_offsets(piece)
+    if np.diff(offsets).max(initial=0) > capacity:
+        raise _unsound(path, f"A block has more than {capacity:,} tokens")
+    for name in batch.schema.names:
+        if name != "seq_lengths":
+            found = batch.column(name).offsets.to_numpy()
+            if not np.array_equal(found - found[0], offsets):
+                raise _unsound(path, f"The lengths of a block's segments do not sum to its {name}")
+
+
+def _unsound(path: Place, found: str) -> StoreError:
+    return StoreError(f"{path} must hold the blocks that were packed.", f"{found}.", "Pack again, or restore the file.")
 
 
 def has_weights(packed: Packed) -> bool:
@@ -60,40 +122,20 @@ def has_weights(packed: Packed) -> bool:
         return "loss_weights" in pq.read_schema(random_access(path)).names
 
 
-def first_tokens(rows: BlockRows) -> npt.NDArray[np.int64]:
+def first_tokens(piece: Piece) -> npt.NDArray[np.int64]:
     """Return int64 [segments], the index of each segment's first token."""
-    return np.cumsum(rows.seq_lengths, dtype=np.int64) - rows.seq_lengths
+    return np.cumsum(piece.seq_lengths, dtype=np.int64) - piece.seq_lengths
 
 
-def block_offsets(rows: BlockRows) -> npt.NDArray[np.int64]:
+def block_offsets(piece: Piece) -> npt.NDArray[np.int64]:
     """Return int64 [blocks + 1], the tokens of block b are ``[offsets[b]:offsets[b + 1]]``."""
-    ends = np.concatenate([[0], np.cumsum(rows.seq_lengths, dtype=np.int64)])
-    return np.asarray(ends[np.concatenate([[0], np.cumsum(rows.block_segments)])])
+    ends = np.concatenate([[0], np.cumsum(piece.seq_lengths, dtype=np.int64)])
+    return np.asarray(ends[np.concatenate([[0], np.cumsum(piece.block_segments)])])
 
 
-def segment_numbers(rows: BlockRows) -> npt.NDArray[np.int32]:
-    """Return int32 [tokens], the number of each token's segment in its block, from 1."""
-    first = np.cumsum(rows.block_segments) - rows.block_segments
-    inner = np.arange(rows.seq_lengths.size) - np.repeat(first, rows.block_segments) + 1
-    return np.repeat(inner.astype(np.int32), rows.seq_lengths)
-
-
-def segment_positions(rows: BlockRows) -> npt.NDArray[np.int32]:
-    """Return int32 [tokens], the place of each token in its segment, from 0."""
-    return (np.arange(rows.input_ids.size) - np.repeat(first_tokens(rows), rows.seq_lengths)).astype(np.int32)
-
-
-def rolled_mask(rows: BlockRows) -> npt.NDArray[np.bool_]:
+def rolled_mask(piece: Piece) -> npt.NDArray[np.bool_]:
     """Return bool [tokens], True where the *next* token of the same segment is a target; never at a segment's last token."""
-    asked = np.zeros(rows.labels.size, bool)
-    asked[:-1] = rows.labels[1:] != IGNORE
-    asked[first_tokens(rows) + rows.seq_lengths - 1] = False
+    asked = np.zeros(piece.labels.size, bool)
+    np.not_equal(piece.labels[1:], IGNORE, out=asked[:-1])
+    asked[first_tokens(piece) + piece.seq_lengths - 1] = False
     return asked
-
-
-def to_rows(values: npt.NDArray[Any], offsets: npt.NDArray[np.int64], width: int, fill: int | float) -> npt.NDArray[Any]:
-    """Return flat values as [blocks, width], filled with ``fill`` behind each block's own."""
-    out = np.full((offsets.size - 1, width), fill, values.dtype)
-    sizes = np.diff(offsets)
-    out[np.arange(width) < sizes[:, None]] = values
-    return out

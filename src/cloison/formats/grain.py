@@ -3,20 +3,23 @@
 Columns are those of MaxText's packed batches, all list<int32> of ``capacity``: ``inputs``, ``inputs_segmentation`` (1, 2,
 ...; 0 at padding), ``inputs_position`` (0, 1, ... in each segment), ``targets`` (already shifted inside each segment),
 ``targets_segmentation`` (the segment's number where the target is trained, else 0: MaxText's loss takes it as the mask) and
-``targets_position``. grain's ``ParquetIterDataset`` yields such rows; tested with grain 0.2.18.
+``targets_position``. grain's ``ParquetIterDataset`` yields such rows; tested with grain 0.2.18. Tokens are not compressed,
+segment numbers and positions are, by LZ4.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from cloison.formats.flat import block_offsets, pieces, rolled_mask, segment_numbers, segment_positions, to_rows
-from cloison.store.columns import BlockRows
-from cloison.store.files import replacing
+from cloison.formats.flat import Piece, each_shard, pieces
+from cloison.formats.parquet import list_column, list_schema, rows_per_group, writing
+from cloison.places import Place
+from cloison.segments import IGNORE
 from cloison.store.packed import Packed
+from cloison.store.shards import Shard
 
 __all__ = ["COLUMNS", "USAGE", "write"]
 
@@ -26,44 +29,43 @@ USAGE = (
 )
 COLUMNS = ("inputs", "inputs_segmentation", "inputs_position", "targets", "targets_segmentation", "targets_position")
 
+Rows = npt.NDArray[np.int32]
 
-def write(packed: Packed, folder: Path, pad_token_id: int) -> list[Path]:
+
+def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list[str]:
     """Write one Parquet file for each of the data set's."""
+    layout = list_schema(dict.fromkeys(COLUMNS, "int32"))
+    group = rows_per_group(packed.capacity)
+
+    def one(index: int, shard: Shard) -> str:
+        name = f"train-{index:05d}.parquet"
+        cells = np.empty((0, 0, 0), np.int32)
+        with writing(folder / name, layout, plain=("inputs", "targets")) as writer:
+            for piece in pieces(packed, shard):
+                blocks = piece.block_segments.size
+                if cells.shape[1] < blocks:  # the memory is used for every piece
+                    cells = np.empty((5, blocks, packed.capacity), np.int32)
+                _fill(piece, pad_token_id, *cells[:, :blocks])
+                writer.write_table(_table(cells[:, :blocks], layout), row_group_size=group)
+        return name
+
+    return each_shard(packed, one)
+
+
+def _fill(piece: Piece, pad_token_id: int, inputs: Rows, numbers: Rows, positions: Rows, targets: Rows, asked: Rows) -> None:
+    from cloison.formats.rows import lay, number, place, shift
+
+    lengths, counts = piece.seq_lengths, piece.block_segments
+    lay(piece.input_ids, lengths, counts, pad_token_id, inputs)
+    number(lengths, counts, 1, 0, numbers)
+    place(lengths, counts, positions)
+    shift(piece.labels, IGNORE, lengths, counts, targets, asked)
+
+
+def _table(cells: Rows, layout: Any) -> Any:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    layout = pa.schema([pa.field(name, pa.list_(pa.int32())) for name in COLUMNS])
-    files = []
-    for index, shard in enumerate(packed.manifest.shards):
-        path = folder / f"train-{index:05d}.parquet"
-        with (
-            replacing(path) as part,
-            pq.ParquetWriter(part, layout, compression="snappy", use_dictionary=False) as writer,
-        ):
-            for rows in pieces(packed, shard):
-                group = max(1, (1 << 17) // packed.capacity)
-                writer.write_table(_table(rows, packed.capacity, pad_token_id, layout), row_group_size=group)
-        files.append(path)
-    return files
-
-
-def _table(rows: BlockRows, width: int, pad_token_id: int, layout: Any) -> Any:
-    import pyarrow as pa
-
-    offsets = block_offsets(rows)
-    numbers, positions, asked = segment_numbers(rows), segment_positions(rows), rolled_mask(rows)
-    targets = np.zeros_like(rows.input_ids)
-    targets[:-1] = np.where(asked[:-1], rows.input_ids[1:], 0)
-    columns = (
-        (rows.input_ids, pad_token_id),
-        (numbers, 0),
-        (positions, 0),
-        (targets, 0),
-        (np.where(asked, numbers, 0).astype(np.int32), 0),
-        (positions, 0),
-    )
-    ends = pa.array(np.arange(offsets.size, dtype=np.int32) * width)
-    arrays = [
-        pa.ListArray.from_arrays(ends, pa.array(to_rows(values, offsets, width, fill).reshape(-1))) for values, fill in columns
-    ]
-    return pa.Table.from_arrays(arrays, schema=layout)
+    _, blocks, width = cells.shape
+    ends = np.arange(blocks + 1, dtype=np.int64) * width
+    inputs, numbers, positions, targets, asked = (list_column(ends, rows.reshape(-1), layout.field(0).type) for rows in cells)
+    return pa.Table.from_arrays([inputs, numbers, positions, targets, asked, positions], schema=layout)

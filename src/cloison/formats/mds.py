@@ -22,11 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.checking.ragged import Ragged
-from cloison.errors import StoreError
-from cloison.formats.flat import block_offsets, has_weights, pieces, segment_numbers, to_rows
+from cloison.errors import InputError, StoreError
+from cloison.formats.flat import TARGETED, Piece, each_shard, has_weights, pieces
+from cloison.places import Place
 from cloison.segments import IGNORE
 from cloison.store.files import read_json, replacing, store_errors
 from cloison.store.packed import Packed
+from cloison.store.shards import Shard
 
 __all__ = ["INDEX", "USAGE", "read", "write"]
 
@@ -38,20 +40,24 @@ USAGE = (
 INDEX = "index.json"
 
 _SIZE_LIMIT = 1 << 26
+_OFFSET_LIMIT = 1 << 32
 _DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 
 
-def write(packed: Packed, folder: Path, pad_token_id: int) -> list[Path]:
-    """Write shards of at most 64 MiB and their index."""
+def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list[str]:
+    """Write shards of at most 64 MiB (or one row), as many for each of the data set's files as it takes, and their index.
+
+    Raises:
+        InputError: a row is so wide that the 32-bit offsets of a shard cannot hold it.
+    """
     width = packed.capacity
     columns: dict[str, str] = {"labels": "<i4", "sequence_id": "<i4", "tokens": "<i4"}
     if has_weights(packed):
         columns["loss_weights"] = "<f4"
     names = sorted(columns)
     layout = np.dtype([(name, columns[name], (width,)) for name in names])
-    encodings = [f"ndarray:{'float32' if columns[name] == '<f4' else 'int32'}:{width}" for name in names]
     config = {
-        "column_encodings": encodings,
+        "column_encodings": [f"ndarray:{'float32' if columns[name] == '<f4' else 'int32'}:{width}" for name in names],
         "column_names": names,
         "column_sizes": [4 * width] * len(names),
         "compression": None,
@@ -61,45 +67,73 @@ def write(packed: Packed, folder: Path, pad_token_id: int) -> list[Path]:
         "version": 2,
     }
     head = json.dumps(config, sort_keys=True).encode()
-    a_shard = max(1, (_SIZE_LIMIT - len(head) - 8) // (layout.itemsize + 4))
-    shards: list[dict[str, Any]] = []
-    files: list[Path] = []
-    held: list[npt.NDArray[Any]] = []
-    waiting = 0
+    if layout.itemsize + len(head) + 12 > _OFFSET_LIMIT:
+        raise InputError(
+            "a row of an MDS shard is smaller than 4 GiB.",
+            f"One of {width:,} tokens has {layout.itemsize:,} bytes.",
+            "Pack with a smaller capacity, or choose another format.",
+        )
+    most = max(1, (_SIZE_LIMIT - len(head) - 8) // (layout.itemsize + 4))
+    asked = (*TARGETED, "loss_weights") if "loss_weights" in columns else TARGETED
+    counts = [_even(shard.num_blocks, most) for shard in packed.manifest.shards]
+    first = np.concatenate([[0], np.cumsum([len(one) for one in counts])])
 
-    def flush(count: int) -> None:
-        nonlocal held, waiting
-        rows = np.concatenate(held) if len(held) > 1 else held[0]
-        path = folder / f"shard.{len(shards):05d}.mds"
-        begin = 4 + 4 * (count + 1) + len(head)
-        offsets = np.arange(count + 1, dtype=np.uint64) * layout.itemsize + begin
-        with replacing(path) as part, part.open("wb") as file:
-            file.write(np.uint32(count).tobytes() + offsets.astype("<u4").tobytes() + head)
-            rows[:count].tofile(file)
-        raw = {"basename": path.name, "bytes": int(offsets[-1]), "hashes": {}}
-        shards.append(config | {"raw_data": raw, "samples": count, "zip_data": None})
-        files.append(path)
-        held, waiting = [rows[count:]], waiting - count
+    def one(index: int, shard: Shard) -> list[dict[str, Any]]:
+        written = []
+        rows = _Rows(pieces(packed, shard, asked), layout, pad_token_id)
+        for number, count in enumerate(counts[index]):
+            name = f"shard.{first[index] + number:05d}.mds"
+            begin = 4 + 4 * (count + 1) + len(head)
+            offsets = np.arange(count + 1, dtype=np.uint64) * layout.itemsize + begin
+            with replacing(folder / name) as part, part.open("wb") as file:
+                file.write(np.uint32(count).tobytes() + offsets.astype("<u4").tobytes() + head)
+                for cells in rows.take(count):
+                    file.write(cells.data)
+            raw = {"basename": name, "bytes": int(offsets[-1]), "hashes": {}}
+            written.append(config | {"raw_data": raw, "samples": count, "zip_data": None})
+        return written
 
-    for shard in packed.manifest.shards:
-        for rows in pieces(packed, shard):
-            offsets = block_offsets(rows)
-            cells = np.empty(offsets.size - 1, layout)
-            cells["tokens"] = to_rows(rows.input_ids, offsets, width, pad_token_id)
-            cells["labels"] = to_rows(rows.labels, offsets, width, IGNORE)
-            cells["sequence_id"] = to_rows(segment_numbers(rows) - 1, offsets, width, -1)
-            if rows.loss_weights is not None:
-                cells["loss_weights"] = to_rows(rows.loss_weights, offsets, width, 0.0)
-            held.append(cells)
-            waiting += cells.size
-            while waiting >= a_shard:
-                flush(a_shard)
-    if waiting:
-        flush(waiting)
-    index = folder / INDEX
-    with replacing(index) as part:
+    shards = [one for written in each_shard(packed, one) for one in written]
+    with replacing(folder / INDEX) as part:
         part.write_text(json.dumps({"shards": shards, "version": 2}, sort_keys=True), encoding="utf-8")
-    return [*files, index]
+    return [*(str(shard["raw_data"]["basename"]) for shard in shards), INDEX]
+
+
+def _even(blocks: int, most: int) -> list[int]:
+    """Return the rows of as few shards as hold at most ``most`` each, as even as can be."""
+    parts = -(-blocks // most)
+    return [blocks // parts + (number < blocks % parts) for number in range(parts)]
+
+
+class _Rows:
+    """Rows of a file, made of its pieces and given out in any number; the memory of rows is used again for later ones."""
+
+    def __init__(self, found: Iterator[Piece], layout: np.dtype[Any], pad_token_id: int) -> None:
+        self._found, self._layout, self._pad = found, layout, pad_token_id
+        self._cells_there = self._held = np.empty(0, layout)
+
+    def take(self, count: int) -> Iterator[npt.NDArray[Any]]:
+        """Yield the next ``count`` rows, in parts."""
+        while count:
+            if not self._held.size:
+                self._held = self._cells(next(self._found))
+            part, self._held = self._held[:count], self._held[count:]
+            count -= part.size
+            yield part
+
+    def _cells(self, piece: Piece) -> npt.NDArray[Any]:
+        from cloison.formats.rows import lay, number
+
+        if self._cells_there.size < piece.block_segments.size:
+            self._cells_there = np.empty(piece.block_segments.size, self._layout)
+        cells = self._cells_there[: piece.block_segments.size]
+        lengths, counts = piece.seq_lengths, piece.block_segments
+        lay(piece.input_ids, lengths, counts, self._pad, cells["tokens"])
+        lay(piece.labels, lengths, counts, IGNORE, cells["labels"])
+        number(lengths, counts, 0, -1, cells["sequence_id"])
+        if piece.loss_weights is not None:
+            lay(piece.loss_weights, lengths, counts, 0.0, cells["loss_weights"])
+        return cells
 
 
 # ---------------------------------------------------------------------- reading

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,10 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.errors import StoreError
-from cloison.formats.flat import pieces
+from cloison.formats.flat import each_shard, pieces
 from cloison.formats.token_pieces import TokenPiece, cut
+from cloison.places import Place
 from cloison.store.files import replacing, store_errors
 from cloison.store.packed import Packed
+from cloison.store.shards import Shard
 
 __all__ = ["USAGE", "read", "write"]
 
@@ -30,29 +33,41 @@ USAGE = (
     "document is one sample, with every token a target"
 )
 
+_NAME = "samples_text_document"
 _MAGIC = b"MMIDIDX\x00\x00"
 _TYPES = MappingProxyType({1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"})
 _INT32 = 4
 _HEAD = len(_MAGIC) + 8 + 1 + 8 + 8
 
 
-def write(packed: Packed, folder: Path, pad_token_id: int) -> list[Path]:
+def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list[str]:
     """Write ``samples_text_document.bin`` and ``.idx``: one document for each segment, in the order of the blocks, int32."""
-    path = folder / "samples_text_document.bin"
-    lengths: list[npt.NDArray[np.int32]] = []
-    with replacing(path) as part, part.open("wb") as file:
-        for shard in packed.manifest.shards:
-            for rows in pieces(packed, shard):
-                rows.input_ids.astype("<i4", copy=False).tofile(file)
-                lengths.append(rows.seq_lengths)
-    all_lengths = np.concatenate(lengths) if lengths else np.zeros(0, np.int32)
-    index = path.with_suffix(".idx")
-    with replacing(index) as part, part.open("wb") as file:
-        file.write(_MAGIC + struct.pack("<QBQQ", 1, _INT32, all_lengths.size, all_lengths.size + 1))
-        file.write(all_lengths.astype("<i4").tobytes())
-        file.write(((np.cumsum(all_lengths, dtype=np.int64) - all_lengths) * 4).astype("<i8").tobytes())
-        file.write(np.arange(all_lengths.size + 1, dtype="<i8").tobytes())
-    return [path, index]
+    tokens, index = f"{_NAME}.bin", f"{_NAME}.idx"
+    sizes = [shard.num_tokens * 4 for shard in packed.manifest.shards]
+    starts = [0, *accumulate(sizes)]
+    with replacing(folder / tokens) as part:
+        part.touch()
+
+        def one(number: int, shard: Shard) -> npt.NDArray[np.int32]:
+            lengths = []
+            with part.open("r+b") as file:
+                file.seek(starts[number])
+                for piece in pieces(packed, shard, ("input_ids", "seq_lengths")):
+                    file.write(piece.input_ids.astype("<i4", copy=False).data)
+                    lengths.append(piece.seq_lengths)
+                if file.tell() != starts[number + 1]:
+                    raise StoreError(
+                        f"{packed.path / shard.name} must hold {shard.num_tokens:,} tokens.", "It holds others.", "Restore it."
+                    )
+            return np.concatenate(lengths)
+
+        lengths = np.concatenate(each_shard(packed, one))
+    with replacing(folder / index) as part, part.open("wb") as file:
+        file.write(_MAGIC + struct.pack("<QBQQ", 1, _INT32, lengths.size, lengths.size + 1))
+        file.write(lengths.astype("<i4").data)
+        file.write(((np.cumsum(lengths, dtype=np.int64) - lengths) * 4).astype("<i8").data)
+        file.write(np.arange(lengths.size + 1, dtype="<i8").data)
+    return [tokens, index]
 
 
 def read(source: Path) -> Iterator[TokenPiece]:

@@ -1,93 +1,95 @@
-"""NeMo / Megatron-Bridge: packed Parquet rows.
+"""NeMo / Megatron-Bridge: packed Parquet rows, as releases after 0.3 read them (0.3 reads ``.npy`` alone).
 
-A row is ``input_ids`` (list<int64>, all n tokens of each segment), ``loss_mask`` (list<int8>, one to the left: entry i
-weighs the prediction of token i + 1; 0 at every segment's last token) and ``seq_start_id`` (list<int64>, the first is 0).
-The reader trains n - 1 tokens of a segment, and so counts n - 1 toward the pack size. Row groups of 500 rows; the name ends
-in ``.idx.parquet``. Beside it lies the metadata that the fine-tuning recipes read: a JSON list of one entry.
+A row is ``input_ids`` (list<int32>, all n tokens of each segment), ``loss_mask`` (list<int8>, one to the left: entry i
+weighs the prediction of token i + 1; 0 at every segment's last token) and ``seq_start_id`` (list<int32>, the first is 0).
+The reader trains n - 1 tokens of a segment, and so counts n - 1 toward the pack size and in the metadata, a JSON list of one
+entry. It takes a pattern of names that ends in ``.parquet``. It holds one decoded row group and asks for rows in random
+order: row groups are of a few rows, and the tokens in them are not compressed (loss masks are, by LZ4).
+
+Rows were read by the collator of megatron-bridge 0.3.1; it takes no loss at a token that equals the tokenizer's
+end-of-text id, whatever the mask says.
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cloison.formats.flat import block_offsets, first_tokens, pieces, rolled_mask
-from cloison.store.columns import BlockRows
+from cloison.formats.flat import Piece, block_offsets, each_shard, first_tokens, pieces, rolled_mask
+from cloison.formats.parquet import list_column, list_schema, rows_per_group, writing
+from cloison.places import Place
 from cloison.store.files import replacing
 from cloison.store.packed import Packed
+from cloison.store.shards import Shard
 
 __all__ = ["USAGE", "write"]
 
 USAGE = (
     "FinetuningDatasetConfig(packed_sequence_specs=PackedSequenceSpecs(packed_sequence_size={capacity}, "
-    'packed_train_data_path="{dest}/training_{capacity}.idx.parquet", '
+    'packed_train_data_path="{dest}/training_{capacity}-*.idx.parquet", '
     'packed_metadata_path="{dest}/training_{capacity}_metadata.jsonl"))'
 )
 
-_GROUP_ROWS = 500
+
+@dataclass(frozen=True)
+class _Facts:
+    """Of some rows, counted as the reader does: a segment of n tokens has n - 1."""
+
+    most_segments: int
+    longest: int
+    shortest_row: int
 
 
-def write(packed: Packed, folder: Path, pad_token_id: int) -> list[Path]:
-    """Write one ``training_CAPACITY.idx.parquet`` and its metadata."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list[str]:
+    """Write ``training_CAPACITY-NNNNN.idx.parquet`` for each of the data set's files, and their metadata."""
+    layout = list_schema({"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32"})
+    group = rows_per_group(packed.capacity)
 
-    layout = pa.schema(
-        [
-            pa.field("input_ids", pa.list_(pa.int64())),
-            pa.field("loss_mask", pa.list_(pa.int8())),
-            pa.field("seq_start_id", pa.list_(pa.int64())),
-        ]
-    )
-    path = folder / f"training_{packed.capacity}.idx.parquet"
-    most = longest = 0
-    shortest = packed.capacity
-    held: list[Any] = []
-    with replacing(path) as part, pq.ParquetWriter(part, layout, compression="snappy", use_dictionary=False) as writer:
-        for shard in packed.manifest.shards:
-            for rows in pieces(packed, shard):
-                held.append(_table(rows, layout))
-                sizes = np.diff(block_offsets(rows))
-                most, longest = max(most, int(rows.block_segments.max())), max(longest, int(rows.seq_lengths.max()))
-                shortest = min(shortest, int(sizes.min()))
-                waiting = pa.concat_tables(held)
-                whole = waiting.num_rows // _GROUP_ROWS * _GROUP_ROWS
-                writer.write_table(waiting.slice(0, whole), row_group_size=_GROUP_ROWS) if whole else None
-                held = [waiting.slice(whole)]
-        if held and held[0].num_rows:
-            writer.write_table(held[0], row_group_size=_GROUP_ROWS)
-    blocks, segments = packed.manifest.num_blocks, packed.manifest.num_segments
-    facts = {
-        "dataset_max_seqlen": longest,
-        "max_samples_per_bin": most,
-        "packing_factor": round(segments / max(1, blocks), 2),
-        "packing_efficiency": round(100 * packed.manifest.num_tokens / max(1, blocks * packed.capacity), 2),
+    def one(index: int, shard: Shard) -> tuple[str, list[_Facts]]:
+        name = f"training_{packed.capacity}-{index:05d}.idx.parquet"
+        facts = []
+        with writing(folder / name, layout, plain=("input_ids",)) as writer:
+            for piece in pieces(packed, shard):
+                writer.write_table(_table(piece, layout), row_group_size=group)
+                facts.append(_facts(piece))
+        return name, facts
+
+    written = each_shard(packed, one)
+    facts = [one for _, found in written for one in found]
+    blocks, segments, tokens = packed.manifest.num_blocks, packed.manifest.num_segments, packed.manifest.num_tokens
+    metadata = {
+        "dataset_max_seqlen": max(one.longest for one in facts),
+        "max_samples_per_bin": max(one.most_segments for one in facts),
+        "packing_factor": round(segments / blocks, 2),
+        "packing_efficiency": round(100 * (tokens - segments) / (blocks * packed.capacity), 2),
         "pack_size": packed.capacity,
-        "min_packed_seqlen": shortest,
+        "min_packed_seqlen": min(one.shortest_row for one in facts),
     }
-    metadata = folder / f"training_{packed.capacity}_metadata.jsonl"
-    with replacing(metadata) as part:
-        part.write_text(json.dumps([facts]), encoding="utf-8")
-    return [path, metadata]
+    name = f"training_{packed.capacity}_metadata.jsonl"
+    with replacing(folder / name) as part:
+        part.write_text(json.dumps([metadata]), encoding="utf-8")
+    return [*(name for name, _ in written), name]
 
 
-def _table(rows: BlockRows, layout: Any) -> Any:
+def _facts(piece: Piece) -> _Facts:
+    rows = np.diff(block_offsets(piece)) - piece.block_segments
+    return _Facts(int(piece.block_segments.max()), int(piece.seq_lengths.max()) - 1, int(rows.min()))
+
+
+def _table(piece: Piece, layout: Any) -> Any:
     import pyarrow as pa
 
-    offsets = block_offsets(rows)
-    starts = first_tokens(rows) - np.repeat(offsets[:-1], rows.block_segments)
-    by_segment = np.concatenate([[0], np.cumsum(rows.block_segments)])
-
-    def column(ends: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> Any:
-        return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), pa.array(values))
-
-    arrays = [
-        column(offsets, rows.input_ids.astype(np.int64)),
-        column(offsets, rolled_mask(rows).astype(np.int8)),
-        column(by_segment, starts),
-    ]
+    offsets = block_offsets(piece)
+    starts = (first_tokens(piece) - np.repeat(offsets[:-1], piece.block_segments)).astype(np.int32)
+    by_segment = np.concatenate([[0], np.cumsum(piece.block_segments)])
+    columns: tuple[tuple[npt.NDArray[np.int64], npt.NDArray[Any]], ...] = (
+        (offsets, piece.input_ids),
+        (offsets, rolled_mask(piece).view(np.int8)),
+        (by_segment, starts),
+    )
+    arrays = [list_column(ends, values, place.type) for (ends, values), place in zip(columns, layout, strict=True)]
     return pa.Table.from_arrays(arrays, schema=layout)

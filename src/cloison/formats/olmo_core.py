@@ -16,17 +16,22 @@ import hashlib
 import io
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from cloison.errors import InputError, StoreError
-from cloison.formats.flat import first_tokens, pieces
+from cloison.formats.flat import each_shard, first_tokens, pieces
 from cloison.formats.token_pieces import TokenPiece, cut
+from cloison.places import Place
 from cloison.segments import IGNORE
 from cloison.store.files import file_sha256, replacing, store_errors
 from cloison.store.packed import Packed
+from cloison.store.shards import Shard
 
 __all__ = ["DTYPES", "USAGE", "read", "write", "write_packing"]
 
@@ -38,31 +43,35 @@ USAGE = (
 )
 DTYPES = ("uint8", "uint16", "uint32", "uint64")
 
+_COMMON = "work/dataset-common"
 _PACKING = ("document-indices", "instance-offsets", "documents-by-instance")
 
 
-def write(packed: Packed, folder: Path, pad_token_id: int) -> list[Path]:
+def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list[str]:
     """Write tokens, metadata and label mask for each of the data set's files, and the packing of each."""
-    files: list[Path] = []
-    for number, shard in enumerate(packed.manifest.shards):
-        tokens, mask = folder / f"tokens-{number:05d}.npy", folder / f"label_mask-{number:05d}.npy"
-        metadata = folder / f"tokens-{number:05d}.csv.gz"
+
+    def one(number: int, shard: Shard) -> list[str]:
+        tokens, mask, metadata = f"tokens-{number:05d}.npy", f"label_mask-{number:05d}.npy", f"tokens-{number:05d}.csv.gz"
         lengths, counts = [], []
-        with replacing(tokens) as a, replacing(mask) as b, a.open("wb") as ids, b.open("wb") as asked:
-            for rows in pieces(packed, shard):
-                rows.input_ids.astype("<u4").tofile(ids)
-                flags = rows.labels != IGNORE
-                flags[first_tokens(rows)] = False
-                flags.tofile(asked)
-                lengths.append(rows.seq_lengths)
-                counts.append(rows.block_segments)
-        ends = np.cumsum(np.concatenate(lengths), dtype=np.int64)
-        text = "".join(f"{start},{end}\n" for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True))
-        with replacing(metadata) as part, part.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
-            file.write(text.encode())
-        files += [tokens, mask, metadata]
-        files += write_packing(tokens, packed.capacity, np.concatenate(counts))
-    return files
+        with ExitStack() as stack:
+            ids, asked = (stack.enter_context(_filling(folder / name)) for name in (tokens, mask))
+            for piece in pieces(packed, shard):
+                ids.write(piece.input_ids.astype("<u4", copy=False).data)
+                flags = piece.labels != IGNORE
+                flags[first_tokens(piece)] = False
+                asked.write(flags.data)
+                lengths.append(piece.seq_lengths)
+                counts.append(piece.block_segments)
+        ends = np.concatenate([[0], np.cumsum(np.concatenate(lengths), dtype=np.int64)])
+        lines = "".join(map("%d,%d\n".__mod__, zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))).encode()
+        metadata_bytes = _gzipped(lines)
+        with _filling(folder / metadata) as file:
+            file.write(metadata_bytes)
+        sha256 = hashlib.sha256(metadata_bytes).hexdigest()
+        packing = _Packing(home / tokens, int(ends[-1]) * 4, sha256, packed.capacity)
+        return [tokens, mask, metadata, *_write_packing(folder, packing, ends, np.concatenate(counts))]
+
+    return [name for names in each_shard(packed, one) for name in names]
 
 
 def write_packing(tokens: Path, capacity: int, block_segments: npt.NDArray[np.int64] | None = None) -> list[Path]:
@@ -74,36 +83,74 @@ def write_packing(tokens: Path, capacity: int, block_segments: npt.NDArray[np.in
         block_segments: int [blocks], documents of each instance, in order; None: taken from the packing that lies there.
     """
     tokens = tokens.absolute()
-    folder = tokens.parent / "work" / "dataset-common"
-    mapping = tokens.with_name(tokens.name.replace("tokens-", "blocks-"))
-    with store_errors(f"{folder} cannot be written"):
-        folder.mkdir(parents=True, exist_ok=True)
     if block_segments is None:
+        mapping = tokens.with_name(_mapping(tokens.name))
         with store_errors(f"{mapping} cannot be read"):
             block_segments = np.fromfile(mapping, "<u8").astype(np.int64)
-    edges = np.array(list(_metadata(tokens)), "<u8").reshape(-1, 2)
-    ends = np.concatenate([[0], np.cumsum(block_segments)])
-    offsets = np.stack([ends[:-1], ends[1:]], 1).astype("<u8")
-    metadata = tokens.with_name(tokens.name.replace(".npy", ".csv.gz"))
-    key = hashlib.sha256()
-    for part in (
-        str(tokens),
-        str(tokens.stat().st_size),
-        "truncate",
-        "uint64",
-        "use_array_if_local=False",
-        f"metadata={tokens},sha256={file_sha256(metadata)}",
-    ):
-        key.update(part.encode())
-    files = []
-    for name, array in zip(_PACKING, (edges, offsets, np.arange(edges.shape[0], dtype="<u8")), strict=True):
-        path = folder / f"{name}-{capacity}-{key.hexdigest()}.npy"
-        with replacing(path) as part_path:
-            array.tofile(part_path)
-        files.append(path)
-    with replacing(mapping) as part_path:
-        block_segments.astype("<u8").tofile(part_path)
-    return [mapping, *files]
+    edges = np.array(list(_metadata(tokens)), np.int64).reshape(-1, 2)
+    with store_errors(f"{tokens} cannot be read"):
+        size = tokens.stat().st_size
+    sha256 = file_sha256(tokens.with_name(tokens.name.replace(".npy", ".csv.gz")))
+    ends = np.concatenate([[0], edges[:, 1]])
+    names = _write_packing(tokens.parent, _Packing(tokens, size, sha256, capacity), ends, block_segments)
+    return [tokens.parent / name for name in names]
+
+
+@contextmanager
+def _filling(path: Place) -> Iterator[BinaryIO]:
+    with replacing(path) as part, part.open("wb") as file:
+        yield file
+
+
+def _gzipped(content: bytes) -> bytes:
+    """Return the same bytes for the same content, whatever the time and the name."""
+    out = io.BytesIO()
+    with gzip.GzipFile("", "wb", 6, out, mtime=0) as file:
+        file.write(content)
+    return out.getvalue()
+
+
+@dataclass(frozen=True)
+class _Packing:
+    """What the name of a packing states: the token file where it will be read, its bytes, its metadata, and the capacity."""
+
+    tokens: Place
+    size: int
+    metadata_sha256: str
+    capacity: int
+
+    def key(self) -> str:
+        parts = (
+            str(self.tokens),
+            str(self.size),
+            "truncate",
+            "uint64",
+            "use_array_if_local=False",
+            f"metadata={self.tokens},sha256={self.metadata_sha256}",
+        )
+        return hashlib.sha256("".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _write_packing(
+    folder: Place, packing: _Packing, ends: npt.NDArray[np.int64], block_segments: npt.NDArray[np.int64]
+) -> list[str]:
+    """Write the packing of documents that end at ``ends`` [documents + 1], from 0, and return its names in ``folder``."""
+    if isinstance(folder, Path):
+        with store_errors(f"{folder} cannot be written"):
+            (folder / _COMMON).mkdir(parents=True, exist_ok=True)
+    edges = np.stack([ends[:-1], ends[1:]], 1)
+    blocks = np.concatenate([[0], np.cumsum(block_segments)])
+    arrays = (edges, np.stack([blocks[:-1], blocks[1:]], 1), np.arange(edges.shape[0]))
+    key = packing.key()
+    names = [_mapping(packing.tokens.name), *(f"{_COMMON}/{name}-{packing.capacity}-{key}.npy" for name in _PACKING)]
+    for name, array in zip(names, (block_segments, *arrays), strict=True):
+        with replacing(folder / name) as part:
+            array.astype("<u8").tofile(part)
+    return names
+
+
+def _mapping(tokens: str) -> str:
+    return tokens.replace("tokens-", "blocks-")
 
 
 # ---------------------------------------------------------------------- reading

@@ -1,16 +1,22 @@
 """TRL: pre-packed Parquet rows for SFTTrainer. Read from TRL 1.16 and tested with it.
 
 Columns ``input_ids``, ``labels`` (index of input_ids, -100 where not a target; not shifted) and ``seq_lengths``
-(list<int32>).
+(list<int32>): those of a packed data set's own files. So its files are copied, byte for byte, and nothing is decoded; the
+``sample_ids`` that come along are no column of the trainer's, which passes over it. Where there are more columns they are
+left out, and the files written again with the data set's own compression.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+import shutil
+from typing import Any
 
-from cloison.places import random_access
-from cloison.store.files import replacing
+from cloison.errors import StoreError
+from cloison.formats.flat import TARGETED, each_shard
+from cloison.places import Place, opened, random_access
+from cloison.store.files import replacing, store_errors
 from cloison.store.packed import Packed
+from cloison.store.shards import Shard
 
 __all__ = ["USAGE", "write"]
 
@@ -20,24 +26,39 @@ USAGE = (
     'dataset_kwargs={{"skip_prepare_dataset": True}}, ...)), without a collator of your own'
 )
 
-_COLUMNS = ["input_ids", "labels", "seq_lengths"]
+_KEPT = (*TARGETED, "sample_ids")
+_COPIED_BYTES = 1 << 20
 
 
-def write(packed: Packed, folder: Path, pad_token_id: int) -> list[Path]:
-    """Write one Parquet file for each of the data set's, with the three columns that TRL reads."""
-    import pyarrow as pa
+def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list[str]:
+    """Write one Parquet file for each of the data set's, with the columns that TRL reads, and ``sample_ids``."""
     import pyarrow.parquet as pq
 
-    layout = pa.schema([pa.field(name, pa.list_(pa.int32())) for name in _COLUMNS])
-    files = []
-    for index, shard in enumerate(packed.manifest.shards):
-        path = folder / f"train-{index:05d}.parquet"
-        with (
-            pq.ParquetFile(random_access(packed.path / shard.name), memory_map=True) as source,
-            replacing(path) as part,
-            pq.ParquetWriter(part, layout, compression="snappy", use_dictionary=False) as writer,
-        ):
-            for group in range(source.num_row_groups):
-                writer.write_table(source.read_row_group(group, columns=_COLUMNS).select(_COLUMNS).cast(layout))
-        files.append(path)
-    return files
+    def one(index: int, shard: Shard) -> str:
+        name = f"train-{index:05d}.parquet"
+        source = packed.path / shard.name
+        with store_errors(f"{source} cannot be read"):
+            names = pq.read_schema(random_access(source, shard.size_bytes)).names
+        with replacing(folder / name) as part:
+            if set(names) == set(_KEPT):
+                with opened(source, _COPIED_BYTES) as read, part.open("wb") as write:
+                    shutil.copyfileobj(read, write, _COPIED_BYTES)
+                if part.stat().st_size != shard.size_bytes:
+                    raise StoreError(f"{source} must have {shard.size_bytes:,} bytes.", "It has others.", "Restore the file.")
+            else:
+                _without(random_access(source, shard.size_bytes), part)
+        return name
+
+    return each_shard(packed, one)
+
+
+def _without(source: Any, part: Any) -> None:
+    """Write the file ``source`` again at ``part`` without the columns that TRL does not take."""
+    import pyarrow.parquet as pq
+
+    options: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "use_dictionary": False}
+    with pq.ParquetFile(source, memory_map=True) as file:
+        first = file.read_row_group(0, columns=list(_KEPT)).select(_KEPT)
+        with pq.ParquetWriter(part, first.schema, write_statistics=False, **options) as writer:
+            for group in range(file.num_row_groups):
+                writer.write_table(file.read_row_group(group, columns=list(_KEPT)).select(_KEPT))

@@ -1,0 +1,109 @@
+"""Exporting packed blocks to each format, beside a plain copy of the very files that the export wrote.
+
+    python benchmarks/export.py [--samples 60000] [--rounds 3] [--to trl ...]
+
+gsm8k's tokens under lognormal lengths (mean about 400), a third of each sample no target, capacity 4096, packed once. An export
+opens the data set, decodes its blocks, writes, and syncs each file before it gets its name. The copy reads the files that were
+written and writes them again, synced and named in the same way. Both read from the page cache. They alternate, and the best
+round of each counts. The floor is pyarrow alone, in the same run: decoding the columns that the format is made of, and, for
+Parquet, encoding the exported rows again from memory with the same options; nothing shaped, nothing else written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from memory import write_source
+
+CAPACITY = 4096
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the seconds that ``work`` takes, and what it returns."""
+    began = time.perf_counter()
+    result = work()
+    return time.perf_counter() - began, result
+
+
+def copy(files: tuple[Path, ...], source: Path, dest: Path) -> None:
+    """Copy ``files`` from ``source`` to ``dest``, each whole or not there and synced, as an export writes them."""
+    from cloison.store.files import replacing
+
+    for file in files:
+        target = dest / file.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as part:
+            shutil.copyfile(file, part)
+
+
+def decode(packed: Path, columns: tuple[str, ...]) -> None:
+    """Read ``columns`` of the packed blocks, and do nothing with them."""
+    for path in sorted(packed.glob("*.parquet")):
+        with pq.ParquetFile(path, memory_map=True) as file:
+            for _ in file.iter_batches(batch_size=256, columns=list(columns)):
+                pass
+
+
+def encode(tables: list[Any], like: Path, dest: Path) -> None:
+    """Write tables that are in memory as Parquet files with the options of the file ``like``."""
+    group = pq.ParquetFile(like).metadata.row_group(0)
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    codecs = {one.path_in_schema: one.compression.replace("UNCOMPRESSED", "NONE") for one in chunks}
+    options: dict[str, Any] = {"compression": codecs, "use_dictionary": False, "write_statistics": False}
+    dest.mkdir()
+    for index, table in enumerate(tables):
+        pq.write_table(table, dest / f"{index}.parquet", row_group_size=group.num_rows, **options)
+    shutil.rmtree(dest)
+
+
+def main() -> None:
+    """Run the comparison and print it."""
+    from cloison import PackSpec, export, pack, plan
+    from cloison.formats.exporting import TARGETS
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=60_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--to", nargs="+", choices=list(TARGETS), default=list(TARGETS))
+    args = parser.parse_args()
+    plan([3, 2, 1], 4)  # compiled code is loaded
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        tokens = write_source(folder / "samples.parquet", args.samples)
+        packed = pack(folder / "samples.parquet", folder / "packed", PackSpec(CAPACITY))
+        held = sum(shard.size_bytes for shard in packed.manifest.shards)
+        print(f"{tokens:,} tokens in {len(packed):,} blocks of {CAPACITY:,}, {held / 1e6:,.0f} MB on disk")
+        print(f"{'':16}{'written':>9} {'export':>8} {'copy':>7} {'multiple':>9}   floor: decoding + encoding")
+        for to in args.to:
+            ours, theirs, reads, writes = [], [], [], [0.0]
+            lose = [name for name in ("labels", "blocks") if name not in TARGETS[to].holds]
+            columns = ("input_ids", "seq_lengths") if to == "megatron" else ("input_ids", "labels", "seq_lengths")
+            for number in range(args.rounds):
+                dest, other = folder / f"out-{number}", folder / f"copy-{number}"
+                seconds, done = timed(partial(export, folder / "packed", dest, to, lose=lose))
+                ours.append(seconds)
+                theirs.append(timed(partial(copy, done.files, done.path, other))[0])
+                parquet = [file for file in done.files if file.suffix == ".parquet"]
+                if to != "trl":  # its files are copied
+                    reads.append(timed(partial(decode, folder / "packed", columns))[0])
+                    if parquet:
+                        tables = [pq.read_table(file) for file in parquet]
+                        seconds, _ = timed(partial(encode, tables, parquet[0], folder / "encoded"))
+                        writes = [seconds] if number == 0 else [*writes, seconds]
+                written = sum(file.stat().st_size for file in done.files)
+                shutil.rmtree(dest)
+                shutil.rmtree(other)
+            line = f"{to:16}{written / 1e6:6,.0f} MB {min(ours):6.2f} s {min(theirs):5.2f} s {min(ours) / min(theirs):8.1f}x"
+            print(line + (f"   {min(reads) / min(theirs):.1f}x + {min(writes) / min(theirs):.1f}x" if reads else ""))
+
+
+if __name__ == "__main__":
+    main()
