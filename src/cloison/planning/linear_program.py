@@ -15,6 +15,7 @@ so that the result is the same on every machine.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -25,13 +26,14 @@ from numba import njit
 
 from cloison.errors import require
 from cloison.planning.bijection import derive, permutation
-from cloison.planning.patterns import Patterns
+from cloison.planning.pricing import priced
 
-__all__ = ["Relaxation", "amounts_within", "interpolated_bound", "relax", "solve_rest"]
+__all__ = ["Relaxation", "amounts_within", "distinct", "interpolated_bound", "relax"]
 
 _SIMPLEX_BUDGET = 120_000
 _ROUNDS = 150
 _PRICE = 1 << 30
+_SCARCE = 16  # samples a length, below which a pattern holds no more of a length than there are
 _OPENINGS = 8
 _PULLS = (0.9, 0.6, 0.0)
 _ENOUGH = 2e-6  # the tail of the convergence is long, and larger programs stop here
@@ -48,7 +50,7 @@ class Relaxation:
         amounts: float64 [patterns], how often the program uses each.
         bound: proven lower bound on blocks.
         prices: int64 [lengths], the prices that prove it.
-        iterations: solves of the program.
+        iterations: simplex iterations spent.
     """
 
     columns: Any
@@ -58,116 +60,58 @@ class Relaxation:
     iterations: int
 
 
-@njit(cache=True, nogil=True)
-def _knapsack(lengths: Any, prices: Any, units: int, layers: int) -> Any:
-    """Return (best, choice) [layers + 1, units + 1]: the dearest pattern within each room, and one length of it (-1: none).
-
-    With ``layers`` 0 a pattern has any number of segments (one layer that refers to itself), else at most as many as the layer.
-    """
-    depth = max(layers, 1)
-    best = np.zeros((depth + 1, units + 1), np.int64)
-    choice = np.full((depth + 1, units + 1), -1, np.int32)
-    for j in range(1, depth + 1):
-        below = j if layers == 0 else j - 1
-        for c in range(1, units + 1):
-            value = best[j, c - 1]
-            chosen = np.int32(-2)
-            for i in range(lengths.size):
-                if lengths[i] > c:
-                    break
-                found = best[below, c - lengths[i]] + prices[i]
-                if found > value:
-                    value = found
-                    chosen = np.int32(i)
-            best[j, c] = value
-            choice[j, c] = chosen
-    return best, choice
-
-
-@njit(cache=True, nogil=True)
-def _patterns_with(lengths: Any, units: int, layers: int, choice: Any) -> Any:
-    """Return (rows, pointers): for each length the dearest pattern that holds it, as row numbers with repeats."""
-    rows = np.empty(lengths.size * 8 + units, np.int32)
-    pointers = np.zeros(lengths.size + 1, np.int32)
-    at = 0
-    for i in range(lengths.size):
-        if at + units + 1 > rows.size:
-            rows = np.concatenate((rows, np.empty(rows.size + units, np.int32)))
-        rows[at] = i
-        at += 1
-        room = units - lengths[i]
-        layer = layers - 1 if layers else 1
-        while room > 0 and layer > 0:
-            chosen = choice[layer, room]
-            if chosen == -1:
-                break
-            if chosen == -2:
-                room -= 1
-                continue
-            rows[at] = chosen
-            at += 1
-            room -= lengths[chosen]
-            if layers:
-                layer -= 1
-        pointers[i + 1] = at
-    return rows[:at].copy(), pointers
-
-
 def relax(
     lengths: npt.NDArray[np.int64],
     counts: npt.NDArray[np.int64],
     units: int,
-    start: Patterns,
+    columns: Any,
     max_segments: int | None = None,
     until: float | None = None,
     enough: float = np.inf,
+    prices: npt.NDArray[np.int64] | None = None,
 ) -> Relaxation:
-    """Return the Relaxation for ``counts`` of rising distinct ``lengths`` (1..units), beginning with the columns of ``start``.
+    """Return the Relaxation for ``counts`` of rising distinct ``lengths`` (1..units), beginning with ``columns``.
 
     Args:
-        start: patterns whose classes are lengths; they must cover every length.
+        columns: CSC matrix [lengths, patterns]; they must cover every length.
         until: when to stop, by `perf_counter`; None: a fixed amount of work.
         enough: a bound that leaves nothing to look for: so many blocks are known to do.
+        prices: int64 [lengths] that prove a bound of a larger program of which this is the rest; None: those of the best
+            closed-form bound, and a first set of patterns made with them.
     """
-    sparse = require("scipy.sparse", "optimal")
     layers = 0 if max_segments is None or max_segments * int(lengths[0]) >= units else max_segments
-    row_of = np.zeros(units + 1, np.int32)
-    row_of[lengths] = np.arange(lengths.size)
-    shape = (lengths.size, start.counts.size)
-    columns = sparse.csc_matrix((start.repeats.astype(np.float64), row_of[start.classes], start.offsets), shape=shape)
-    columns.sum_duplicates()
-    centre = _closed_form_prices(lengths, counts, units, max_segments)
-    best_prices = (centre * _PRICE).astype(np.int64)
-    bound = _farley(best_prices, counts, int(_knapsack(lengths, best_prices, units, layers)[0][-1, -1]))
-    reached = float(centre @ counts)
-    # Full patterns of many kinds to begin with: the closed-form prices leave most of them equally dear, and 1 % of noise picks.
-    opening = []
-    around = 0.5 * centre + 0.5 * lengths / units if layers else centre
-    for turn in range(_OPENINGS):
-        noise = permutation(1 << 16, derive(turn), stop=lengths.size) / (1 << 16)
-        _, choice = _knapsack(lengths, (around * (1 + 0.01 * noise) * _PRICE).astype(np.int64), units, layers)
-        opening.append(_gathered(lengths, units, layers, choice))
-    columns = _distinct([columns, *opening])
+    scarce = counts if counts.sum() < _SCARCE * lengths.size else None
+    if prices is None:
+        closed = _closed_form_prices(lengths, counts, units, max_segments)
+        # Full patterns of many kinds to begin with: these prices leave most of them equally dear, and 1 % of noise picks.
+        around = 0.5 * closed + 0.5 * lengths / units if layers else closed
+        opening = []
+        for turn in range(_OPENINGS):
+            noise = permutation(1 << 16, derive(turn), stop=lengths.size) / (1 << 16)
+            noisy = (around * (1 + 0.01 * noise) * _PRICE).astype(np.int64)
+            opening.append(priced(lengths, noisy, units, layers, scarce)[1])
+        columns = distinct([columns, *opening])
+        prices = (closed * _PRICE).astype(np.int64)
+    dearest, _ = priced(lengths, prices, units, layers, scarce)
+    bound = _farley(prices, counts, dearest)
+    centre = prices / max(float(dearest), 1.0)
     spent = rounds = 0
     while True:
         solved = _solve(columns, counts, until)
         if solved is None:
             amounts = np.zeros(columns.shape[1])
             break
-        prices, amounts, iterations, value = solved
+        duals, amounts, iterations, value = solved
         spent += iterations
         rounds += 1
         fresh = []
         for pull in _PULLS:
-            whole = np.maximum((pull * centre + (1 - pull) * prices) * _PRICE, 0).astype(np.int64)
-            best, choice = _knapsack(lengths, whole, units, layers)
-            dearest = int(best[-1, -1])
-            if whole @ counts.astype(np.float64) > reached * dearest:
+            whole = np.maximum((pull * centre + (1 - pull) * duals) * _PRICE, 0).astype(np.int64)
+            dearest, new = priced(lengths, whole, units, layers, scarce)
+            if whole @ counts.astype(np.float64) > float(centre @ counts) * dearest:
                 bound = max(bound, _farley(whole, counts, dearest))
-                best_prices, centre = whole, whole / float(dearest)
-                reached = float(centre @ counts)
-            new = _gathered(lengths, units, layers, choice)
-            gains = np.flatnonzero(new.T @ prices > 1 + 1e-7)
+                prices, centre = whole, whole / float(dearest)
+            gains = np.flatnonzero(new.T @ duals > 1 + 1e-7)
             if gains.size:
                 fresh.append(new[:, gains])
             if gains.size > lengths.size // 4:
@@ -177,13 +121,13 @@ def relax(
         if not fresh or late or near_enough or bound >= enough:
             break
         if columns.shape[1] > _MOST * lengths.size:
-            worth = np.argsort(1 - columns.T @ prices, kind="stable")[: _KEPT * lengths.size]
-            columns = columns[:, np.sort(worth)]
-        columns = _distinct([columns, *fresh])
-    return Relaxation(columns, amounts, bound, best_prices, rounds)
+            worth = np.where(amounts > 0, -np.inf, 1 - columns.T @ duals)  # those in use cover every length
+            columns = columns[:, np.sort(np.argsort(worth, kind="stable")[: _KEPT * lengths.size])]
+        columns = distinct([columns, *fresh])
+    return Relaxation(columns, amounts, bound, prices, spent)
 
 
-def _distinct(parts: list[Any]) -> Any:
+def distinct(parts: list[Any]) -> Any:
     """Return the columns of all ``parts`` side by side, each once (told apart by a keyed sum of what they hold)."""
     columns = require("scipy.sparse", "optimal").hstack(parts).tocsc()
     keys = permutation(1 << 40, derive(0, 7), stop=columns.shape[0]).astype(np.int64)
@@ -191,42 +135,25 @@ def _distinct(parts: list[Any]) -> Any:
     return columns[:, np.sort(first)]
 
 
-def _gathered(lengths: npt.NDArray[np.int64], units: int, layers: int, choice: npt.NDArray[np.int32]) -> Any:
-    """Return the columns of the dearest patterns, one a length, as a CSC matrix."""
-    rows, pointers = _patterns_with(lengths, units, layers, choice)
-    new = require("scipy.sparse", "optimal").csc_matrix(
-        (np.ones(rows.size), rows, pointers), shape=(lengths.size, lengths.size)
-    )
-    new.sum_duplicates()
-    return new
-
-
-def solve_rest(columns: Any, counts: npt.NDArray[np.int64], until: float | None) -> npt.NDArray[np.float64] | None:
-    """Return how often the program for ``counts`` uses each column, or None where it has no answer in time."""
-    solved = _solve(columns, counts, until)
-    return None if solved is None else solved[1]
-
-
 def amounts_within(
-    columns: Any, counts: npt.NDArray[np.int64], row: npt.NDArray[np.float64], most: float, until: float | None
+    columns: Any, counts: npt.NDArray[np.int64], row: npt.NDArray[np.float64], low: float, high: float, until: float | None
 ) -> npt.NDArray[np.float64] | None:
-    """Return the amounts of the program with one more row, ``-most <= row @ amounts <= most``; None: no answer in time.
+    """Return the amounts of the program with one more row, ``low <= row @ amounts <= high``; None: no answer in time.
 
-    What leaves the range is paid for: above it half the blocks for every further ``most``, so that blocks give way; below it a
-    hundred-thousandth of them, so that they do not.
+    What leaves the range is paid for: above it half the blocks for every further half width of it, so that blocks give way;
+    below it a hundred-thousandth of them, so that they do not.
     """
     sparse = require("scipy.sparse", "optimal")
     linprog = require("scipy.optimize", "optimal").linprog
-    size = columns.shape[1]
+    size, unit = columns.shape[1], (high - low) / 2
     cover = sparse.hstack([-columns, sparse.csc_matrix((columns.shape[0], 2))])
-    scaled = row / most
-    rows = [np.concatenate([scaled, [-1.0, 0.0]]), np.concatenate([-scaled, [0.0, -1.0]])]
+    rows = [np.concatenate([row / unit, [-1.0, 0.0]]), np.concatenate([-row / unit, [0.0, -1.0]])]
     blocks = float(counts.sum() / columns.sum(axis=0).mean())
     options = {} if until is None else {"time_limit": max(until - perf_counter(), 0.01)}
     result = linprog(
         np.concatenate([np.ones(size), [0.5 * blocks, 1e-5 * blocks]]),
         A_ub=sparse.vstack([cover, sparse.csc_matrix(np.array(rows))]).tocsc(),
-        b_ub=np.concatenate([-counts.astype(float), [1.0, 1.0]]),
+        b_ub=np.concatenate([-counts.astype(float), [high / unit, -low / unit]]),
         method="highs-ds",
         options=options,
     )
@@ -286,13 +213,19 @@ def _closed_form_prices(
 ) -> npt.NDArray[np.float64]:
     """The dual solution of the best bound of `bounds`: prices of which no block holds over 1."""
     share = lengths / units
-    candidates = [share] if max_segments is None else [share, np.full(lengths.size, 1 / max_segments)]
-    for threshold in np.unique(np.concatenate([lengths[lengths <= units // 2], units + 1 - lengths[lengths > units // 2]])):
-        candidates.append(np.where(lengths > units - threshold, 1.0, np.where(lengths < threshold, 0.0, share)))
-    for k in range(1, 17):
-        scaled = lengths * (k + 1)
-        candidates.append(np.where(scaled % units == 0, share, scaled // units / k))
-    return max(candidates, key=lambda prices: float(prices @ counts))
+
+    def candidates() -> Iterator[npt.NDArray[np.float64]]:
+        yield share
+        if max_segments is not None:
+            yield np.full(lengths.size, 1 / max_segments)
+        small, large = lengths[lengths <= units // 2], lengths[lengths > units // 2]
+        for threshold in np.unique(np.concatenate([small, units + 1 - large])):
+            yield np.where(lengths > units - threshold, 1.0, np.where(lengths < threshold, 0.0, share))
+        for k in range(1, 17):
+            scaled = lengths * (k + 1)
+            yield np.where(scaled % units == 0, share, scaled // units / k)
+
+    return max(candidates(), key=lambda prices: float(prices @ counts))
 
 
 def _farley(prices: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], dearest: int) -> int:

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from cloison.errors import require
 from cloison.planning.bounds import lower_bound
+from cloison.planning.diving import Mix, fitting
 from cloison.planning.items import Items
 from cloison.planning.linear_program import Relaxation, amounts_within
 from cloison.planning.look_ahead import look_ahead_blocks
@@ -54,10 +55,10 @@ def mixed_blocks(
         return offsets, ids, None, bound, name
     harvest = _harvested(items, offsets, ids)
 
-    def mix(relaxed: Relaxation, counts: npt.NDArray[np.int64], lengths: npt.NDArray[np.float64]) -> Relaxation:
-        return _mixed(relaxed, counts, lengths, harvest, items.units, until)
+    def mixer(counts: npt.NDArray[np.int64], lengths: npt.NDArray[np.float64]) -> Mix:
+        return _mixer(counts, lengths, harvest, items.units, until)
 
-    patterns, bound, name = search(items.counts, items.units, max_segments, until, None, mix)
+    patterns, bound, name = search(items.counts, items.units, max_segments, until, None, mixer)
     if offsets.size - 1 <= patterns.num_blocks * (1 + NEAR):
         return offsets, ids, None, bound, name
     return *fill(patterns, items, seed, shuffled), patterns, bound, name
@@ -71,33 +72,41 @@ def _harvested(items: Items, offsets: npt.NDArray[np.int64], ids: npt.NDArray[An
     return [block for block in classes if block.sum() >= items.units * 0.998][:_HARVEST]
 
 
-def _mixed(
-    relaxed: Relaxation,
+def _mixer(
     counts: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.float64],
     harvest: list[npt.NDArray[np.int32]],
     units: int,
     until: float | None,
-) -> Relaxation:
-    """Return the relaxation with the amounts of the program that bounds the variance between blocks."""
+) -> Mix:
+    """Return what exchanges amounts for those of the program that bounds the variance between all blocks, taken ones too."""
     sparse = require("scipy.sparse", "optimal")
-    columns = relaxed.columns
+    harvested = sparse.csc_matrix((lengths.size, 0))
     if harvest:
         rows = np.searchsorted(lengths + 1e-6, np.concatenate(harvest)).astype(np.int32)
         pointers = np.concatenate([[0], np.cumsum([block.size for block in harvest])])
         found = sparse.csc_matrix((np.ones(rows.size), rows, pointers), shape=(lengths.size, len(harvest)))
         found.sum_duplicates()
         held = found.T @ lengths <= units + 1e-6  # on a grid, lengths are rounded up
-        columns = sparse.hstack([columns, found[:, np.flatnonzero(held)]]).tocsc()
+        harvested = found[:, np.flatnonzero(held)]
     logs = np.log(lengths)
     segments = float(counts.sum())
-    mean = float(logs @ counts) / segments
-    total = float((logs - mean) ** 2 @ counts)
-    sizes = np.asarray(columns.sum(axis=0)).ravel()
-    between = (columns.T @ (logs - mean)) ** 2 / sizes
-    # The random share, (blocks - 1) / (segments - 1), moves with the blocks: it stands on the left side.
-    row = between - total / segments
-    amounts = amounts_within(columns, counts, row, SLACK * total, until)
-    if amounts is None:
-        return relaxed
-    return replace(relaxed, columns=columns, amounts=amounts)
+    logs -= float(logs @ counts) / segments
+    total = float(logs**2 @ counts)
+
+    def excess(columns: Any) -> npt.NDArray[np.float64]:
+        """What a block of each column adds to the variance between blocks, over what it adds at random.
+
+        The random share, (blocks - 1) / (segments - 1), moves with the blocks: so it is taken off here.
+        """
+        return np.asarray((columns.T @ logs) ** 2 / np.asarray(columns.sum(axis=0)).ravel() - total / segments)
+
+    def mix(relaxed: Relaxation, rest: npt.NDArray[np.int64], chosen: Any, times: npt.NDArray[np.int64]) -> Relaxation:
+        columns = sparse.hstack([relaxed.columns, harvested[:, fitting(harvested, rest)]]).tocsc()
+        so_far = float(excess(chosen) @ times)
+        low, high = -SLACK * total - so_far, SLACK * total - so_far
+        rows = np.flatnonzero(rest)
+        amounts = amounts_within(columns[rows], rest[rows], excess(columns), low, high, until)
+        return relaxed if amounts is None else replace(relaxed, columns=columns, amounts=amounts)
+
+    return mix

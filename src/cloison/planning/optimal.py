@@ -25,8 +25,9 @@ from numba import njit
 from cloison.errors import require
 from cloison.planning.best_fit import best_fit_patterns
 from cloison.planning.bounds import lower_bound
+from cloison.planning.diving import Mix, as_columns, dived
 from cloison.planning.exact_fill import exact_fill_patterns
-from cloison.planning.linear_program import Relaxation, interpolated_bound, relax, solve_rest
+from cloison.planning.linear_program import interpolated_bound, relax
 from cloison.planning.patterns import Patterns
 from cloison.planning.regroup import regrouped
 
@@ -36,30 +37,12 @@ CELLS = 2048
 """Capacity, in units or cells, up to which the linear program is built."""
 
 _COARSE = 512
-_DEPTH = 25
 _LAYERED_WORK = 300_000_000
 _BOUND_WORK = 10_000_000_000
 _FILL_WORK = 1_000_000_000
 _FAR = 1.02
 _ROUNDS = 200
-_DIVES = (0.6, 0.8, 0.95)
-
-
-@njit(cache=True, nogil=True)
-def _take(order: Any, wanted: Any, pointers: Any, rows: Any, repeats: Any, rest: Any, taken: Any) -> Any:
-    """Take each column of ``order``, at most as often as ``wanted`` and as ``rest`` allows; return how many blocks that is."""
-    total = 0
-    for o in range(order.size):
-        p = order[o]
-        most = wanted[o]
-        for e in range(pointers[p], pointers[p + 1]):
-            most = min(most, rest[rows[e]] // np.int64(repeats[e]))
-        if most > 0:
-            total += most
-            taken[p] += most
-            for e in range(pointers[p], pointers[p + 1]):
-                rest[rows[e]] -= most * np.int64(repeats[e])
-    return total
+_DIVES = (0.6, 0.9)
 
 
 @njit(cache=True, nogil=True)
@@ -155,12 +138,12 @@ def search(
     max_segments: int | None,
     until: float | None,
     best: Patterns | None,
-    mix: Callable[[Relaxation, npt.NDArray[np.int64], npt.NDArray[np.float64]], Relaxation] | None = None,
+    mixer: Callable[[npt.NDArray[np.int64], npt.NDArray[np.float64]], Mix] | None = None,
 ) -> tuple[Patterns, int, str]:
     """Return (patterns, bound, argument): the roundings of the linear program, or ``best`` where none is better.
 
-    ``mix`` may exchange the program's answer for another before it is rounded; it gets the answer, the counts of its rows, and
-    the units that each row stands for.
+    ``mixer`` gets the counts of the program's rows and the units that each stands for, and gives what exchanges the program's
+    answer for another before it is rounded.
     """
     require("scipy", "optimal")
     bound, name = lower_bound(counts, units, max_segments)
@@ -173,7 +156,7 @@ def search(
     amounts = np.bincount(row_of, weights=counts[present]).astype(np.int64)
     cell_counts = np.zeros(cells + 1, np.int64)
     cell_counts[lengths] = amounts
-    start = best_fit_patterns(cell_counts, cells, max_segments)
+    start = as_columns(best_fit_patterns(cell_counts, cells, max_segments), lengths, cells)
     enough = np.inf if best is None or cells < units else best.num_blocks
     relaxed = relax(lengths, amounts, cells, start, max_segments, until, enough)
     proven = relaxed.bound
@@ -184,8 +167,9 @@ def search(
     if proven > bound:
         bound, name = proven, "linear_program"
 
+    mix = None if mixer is None else mixer(amounts, np.asarray(lengths * (units / cells), np.float64))
     if mix is not None:
-        relaxed = mix(relaxed, amounts, np.asarray(lengths * (units / cells), np.float64))
+        relaxed = mix(relaxed, amounts, relaxed.columns[:, :0], np.zeros(0, np.int64))
 
     def complete(columns: Any, taken: npt.NDArray[np.int64]) -> Patterns:
         used = np.flatnonzero(taken)
@@ -206,53 +190,9 @@ def search(
         return min(ways, key=_blocks)
 
     for threshold in _DIVES:
-        best = _dived(relaxed, amounts, best, bound, complete, until, threshold)
+        fixed = (lengths, amounts, cells, max_segments, threshold, complete)
+        best = dived(relaxed, *fixed, best, bound, until, cells == units and mix is None, mix)
         if best.num_blocks <= bound or (until is not None and perf_counter() > until):
             break
-    assert best is not None  # each dive ends with a complete plan
+    assert best is not None
     return best, bound, name
-
-
-def _dived(
-    relaxed: Relaxation,
-    counts: npt.NDArray[np.int64],
-    best: Patterns | None,
-    bound: int,
-    complete: Callable[[Any, npt.NDArray[np.int64]], Patterns],
-    until: float | None,
-    threshold: float,
-) -> Patterns:
-    """Return the best of ``best`` and the roundings of ``relaxed`` at each depth, fixing fractions over ``threshold``."""
-    columns, amounts = relaxed.columns, relaxed.amounts
-    rest = counts.copy()
-    taken = np.zeros(columns.shape[1], np.int64)
-    alive = np.arange(columns.shape[1])
-    for _ in range(_DEPTH):
-        order = np.argsort(-amounts, kind="stable")
-        whole = np.floor(amounts[order] + 1e-9).astype(np.int64)
-        arrays = (columns.indptr, columns.indices, columns.data, rest, taken)
-        got = _take(alive[order], whole, *arrays)
-        found = complete(columns, taken)
-        if best is None or found.num_blocks < best.num_blocks:
-            best = found
-        fraction = amounts - np.floor(amounts + 1e-9)
-        order = np.argsort(-fraction, kind="stable")
-        order = order[: max(int((fraction > threshold).sum()), 1)]
-        got += _take(alive[order], np.ones(order.size, np.int64), *arrays)
-        if best.num_blocks <= bound or not got or not rest.any() or (until is not None and perf_counter() > until):
-            break
-        alive = np.flatnonzero(_fits(columns, rest))
-        rows = np.flatnonzero(rest)
-        part = columns[:, alive][rows]
-        solved = solve_rest(part, rest[rows], until) if alive.size else None
-        if solved is None:
-            break
-        amounts = solved
-    found = complete(columns, taken)
-    return found if best is None or found.num_blocks < best.num_blocks else best
-
-
-def _fits(columns: Any, rest: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return bool [columns], whether ``rest`` still has what a block of the column holds."""
-    lacking = (columns.data > rest[columns.indices]).astype(np.int64)
-    return np.asarray(np.add.reduceat(lacking, columns.indptr[:-1]) == 0)
