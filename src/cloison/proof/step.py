@@ -318,7 +318,7 @@ def targets_verdict(read: list[tuple[Reading, Truth]], findings: list[Finding]) 
     if reading.shape.terms:
         said += f"; beside it {', '.join(reading.shape.terms)}"
     if truth.labels is None and not bad:
-        said += "; which tokens are prompts nobody says"
+        said += "; prompts cannot be told from answers: pass the samples with their labels (samples=)"
     return Verdict("targets", "wrong" if bad else "right", said, evidence)
 
 

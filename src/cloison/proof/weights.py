@@ -91,7 +91,7 @@ def weights_verdict(
     """Return the verdict on ``weighing`` and what is wrong with it.
 
     Args:
-        claim: what the weights ought to be; None where nobody says, then they are named and nothing is wrong.
+        claim: what the weights ought to be; None for no claim: then they are named and nothing is wrong.
         form: the kind of loss: where a weight depends on the model's confidence, sums mean nothing.
         explained: whether targets are known to be missing or too many, so that a sum beside 1 says nothing more.
     """
@@ -127,7 +127,7 @@ def weights_verdict(
             findings.append(Finding(off, "error", f"{said}{why}.", remedy, evidence))
     status: Any = "wrong" if findings else "right"
     summary = f"{weighing.kind.replace('_', ' ')}, summing to {total:.4g}" + (
-        "" if claim else "; nobody says what it ought to be"
+        "" if claim else " (not judged: no rule was given)"
     )
     return Verdict("weights", status, summary, evidence), findings
 

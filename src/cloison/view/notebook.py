@@ -9,6 +9,7 @@ from cloison.blocks import Block
 from cloison.planning.plans import Plan
 from cloison.proof.report import VerifyReport
 from cloison.store.packed import Packed
+from cloison.view.conclusion import conclusion
 from cloison.view.page import environment
 from cloison.view.picture import rows_picture
 from cloison.view.tables import number, percent
@@ -68,7 +69,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 def _report(report: VerifyReport) -> dict[str, Any]:
     return {
-        "title": "as if each sample were alone" if report.ok else "not as if each sample were alone",
+        "title": conclusion(report),
         "numbers": [(verdict.experiment, f"{verdict.status}: {verdict.summary}") for verdict in report.verdicts],
         "picture": "",
         "said": "",

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from cloison.findings import Finding
 from cloison.proof.report import VerifyReport
+from cloison.view.conclusion import conclusion
 from cloison.view.pieces import visible
 
-__all__ = ["findings_text", "report_view"]
+__all__ = ["findings_view", "report_view"]
 
 _COLOURS = {"exact": "green", "right": "green", "coupled": "yellow", "not tested": "dim"}
 _LARGEST_MATRIX = 24
@@ -22,30 +24,33 @@ _LARGEST_MATRIX = 24
 
 def report_view(report: VerifyReport, title: str) -> Group:
     """Return what a person reads of ``report``."""
-    table = Table(box=None, show_header=False, pad_edge=False, title=visible(title), title_justify="left", title_style="bold")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for verdict in report.verdicts:
         colour = _COLOURS.get(verdict.status, "bold red")
-        table.add_row(verdict.experiment, Text(verdict.status, style=colour), visible(verdict.summary))
-    parts: list[Any] = [table]
+        table.add_row(verdict.experiment, Text(verdict.status, style=colour), Text(visible(verdict.summary)))
+    parts: list[Any] = [Text(visible(title), style="bold"), table]
     influence = report.influence
     if influence is not None and len(influence) <= _LARGEST_MATRIX and _moved(influence).any():
-        parts += [Text(), _matrix(influence)]
+        said = "who reaches whom: row = the segment that changed, column = how far another moved (sigma)"
+        parts += [Text(), Text(said), _matrix(influence)]
     if report.findings:
-        parts += [Text(), findings_text(report.findings)]
+        parts += [Text(), findings_view(report.findings)]
+    parts.append(Text(conclusion(report), style="bold green" if report.ok else "bold red"))
     return Group(*parts)
 
 
-def findings_text(findings: tuple[Finding, ...]) -> Text:
-    """Return findings, each with its fix on a line of its own."""
-    text = Text()
-    for index, finding in enumerate(findings):
-        text.append("\n" if index else "")
-        text.append(f"{finding.severity}", style={"error": "bold red", "warning": "yellow"}.get(finding.severity, "dim"))
-        text.append(f" [{finding.kind}] {visible(finding.message)}")
+def findings_view(findings: tuple[Finding, ...]) -> Group:
+    """Return findings, each with its fix below it, set in."""
+    parts: list[Any] = []
+    for finding in findings:
+        colour = {"error": "bold red", "warning": "yellow"}.get(finding.severity, "dim")
+        parts.append(Text.assemble((finding.severity, colour), f" [{finding.kind}] {visible(finding.message)}"))
         if finding.fix:
-            text.append("\n  fix: ", style="bold")
-            text.append(visible(finding.fix))
-    return text
+            parts.append(Padding(Text.assemble(("fix: ", "bold"), visible(finding.fix)), (0, 0, 0, 2)))
+    return Group(*parts)
 
 
 def _moved(influence: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
@@ -56,8 +61,7 @@ def _moved(influence: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
 
 def _matrix(influence: npt.NDArray[np.float64]) -> Table:
     count = len(influence)
-    title = "who reaches whom: row = the segment that changed, column = how far another moved (sigma)"
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="")
+    table = Table(box=None, pad_edge=False)
     table.add_column("", justify="right", style="dim")
     for column in range(count):
         table.add_column(str(column), justify="right", header_style="dim")

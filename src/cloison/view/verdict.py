@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.proof.report import Verdict, VerifyReport
+from cloison.view.conclusion import conclusion
 from cloison.view.page import render_page
 from cloison.view.tables import table
 
@@ -30,9 +31,7 @@ def verdict_section(report: VerifyReport, place_of: Sequence[int] | None = None)
         "title": "Verdict",
         "template": "verdict.html.j2",
         "ok": report.ok,
-        "said": "Packed samples are treated as if each were alone."
-        if report.ok
-        else "Packed samples are not treated as if alone.",
+        "said": conclusion(report),
         "verdicts": [_line(verdict) for verdict in report.verdicts],
         "findings": [finding.to_dict() for finding in report.findings],
         "heat": None if influence is None or not influence.size else heat_map(influence),
