@@ -107,14 +107,14 @@ def test_after_an_error_mended_sources_are_no_change(tmp_path: Path) -> None:
 
 def test_other_choices_begin_anew_and_the_same_ones_are_held_to_their_sources(tmp_path: Path) -> None:
     spec = PackSpec(64)
-    begun.note_beginning(tmp_path, spec, [("a", "1"), ("b", "2")])
-    begun.note_beginning(tmp_path, spec, [("a", "1"), ("b", "2")])
+    begun.note_beginning(tmp_path, spec, [("a", "1" * 64), ("b", "2" * 64)])
+    begun.note_beginning(tmp_path, spec, [("a", "1" * 64), ("b", "2" * 64)])
     with pytest.raises(ChangedError, match="b among them") as caught:
-        begun.note_beginning(tmp_path, spec, [("a", "1"), ("b", "3")])
+        begun.note_beginning(tmp_path, spec, [("a", "1" * 64), ("b", "3" * 64)])
     assert str(tmp_path) in caught.value.remedy
     with pytest.raises(ChangedError, match="It began with 2 files, and there are 1"):
-        begun.note_beginning(tmp_path, spec, [("a", "1")])
-    begun.note_beginning(tmp_path, spec.with_(seed=1), [("a", "1")])
+        begun.note_beginning(tmp_path, spec, [("a", "1" * 64)])
+    begun.note_beginning(tmp_path, spec.with_(seed=1), [("a", "1" * 64)])
 
 
 def test_a_run_goes_on_with_the_day_that_it_began_on(tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:

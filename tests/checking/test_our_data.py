@@ -14,6 +14,7 @@ import pytest
 
 import cloison
 from cloison.errors import ManifestError, StoreError
+from cloison.store.records import sealed
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def copy(packed: Path, tmp_path: Path) -> Path:
 def _manifest(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     plain = json.loads((folder / "manifest.json").read_text())
     change(plain)
-    (folder / "manifest.json").write_text(json.dumps(plain))
+    (folder / "manifest.json").write_text(json.dumps(sealed(plain)))
 
 
 def _rewrite(folder: Path, change: Callable[[pa.Table], pa.Table]) -> None:

@@ -14,6 +14,7 @@ import pytest
 import cloison
 from cloison.errors import ChangedError, StoreError
 from cloison.samples import Sample
+from cloison.store.records import sealed
 
 
 def _pack(folder: Path, **fields: Any) -> Any:
@@ -99,6 +100,6 @@ def test_a_store_that_is_not_there_or_plans_otherwise(packed: Any, tmp_path: Pat
     shutil.copytree(packed.path, tmp_path / "out")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     manifest["spec"]["seed"] = 5
-    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(sealed(manifest)))
     with pytest.raises(ChangedError, match="the plan of the token store must be that"):
         cloison.pair_anew(cloison.open(tmp_path / "out"), packed.path.parent / "tokens")

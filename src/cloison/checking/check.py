@@ -22,6 +22,7 @@ from cloison.places import Place, Remote, borrowed, place, size
 from cloison.store.files import file_sha256
 from cloison.store.manifest import MANIFEST, Manifest, read_manifest
 from cloison.store.packed import Packed
+from cloison.store.records import misfit
 
 __all__ = ["check"]
 
@@ -120,7 +121,7 @@ def _check_ours(path: Place, known: Known, convention: str | None, labels: str |
     inspection = Inspection(known, convention, labels, ours=True)
     extra: list[Hit] = []
     for shard in manifest.shards:
-        reason = "its name leaves the folder" if Path(shard.name).name != shard.name else ""
+        reason = "its name leaves the folder" if misfit(shard.name, "name") else ""
         if not reason and size(path / shard.name) is None:
             reason = "it is missing"
         if not reason:

@@ -13,7 +13,7 @@ from cloison.blocks import Block
 from cloison.checking.conventions import ALIASES, COLUMNS
 from cloison.checking.inspection import Piece
 from cloison.checking.ragged import from_arrow, from_rows
-from cloison.errors import InputError, StoreError
+from cloison.errors import CloisonError, InputError, StoreError
 from cloison.places import Place, Remote, found, size
 
 __all__ = ["NAMES", "data_files", "pieces", "rows_of_blocks"]
@@ -120,16 +120,14 @@ def rows_of_blocks(block: Block) -> dict[str, Any]:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    import pyarrow as pa
-
     try:
         yield
-    except (OSError, pa.ArrowException, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        if isinstance(error, StoreError):
-            raise
+    except CloisonError:
+        raise
+    except Exception as error:  # pyarrow raises many kinds where a file lies
         raise StoreError(
             f"{path} must be readable.",
-            f"{type(error).__name__}: {str(error).splitlines()[0][:300]}.",
+            f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}.",
             "Restore or write it again.",
         ) from error
 
@@ -150,7 +148,7 @@ def _file_pieces(path: Path) -> Iterator[Piece]:
                 except pa.ArrowInvalid:
                     file.seek(0)
                     batches = iter(ipc.open_stream(file))
-                yield from _batches(batches, name)
+                yield from _batches(map(_validated, batches), name)
         elif kind in (".jsonl", ".ndjson"):
             with pa.input_stream(str(path), compression="detect") as stream:
                 yield from _row_pieces(_json_lines(stream, path), name)
@@ -169,6 +167,12 @@ def _file_pieces(path: Path) -> Iterator[Piece]:
                 else "Convert it."
             )
             raise StoreError(f"{path} must be Parquet, Arrow or JSON.", f"Its name ends in {path.suffix or 'nothing'}.", remedy)
+
+
+def _validated(batch: Any) -> Any:
+    """Return ``batch``: Arrow follows offsets from a file without a look at where they lead."""
+    batch.validate(full=True)
+    return batch
 
 
 def _mds_pieces(folder: Path) -> Iterator[Piece]:

@@ -10,8 +10,9 @@ from cloison.errors import ChangedError, StoreError
 from cloison.packing.folder import WORK
 from cloison.places import Place, remove, size
 from cloison.spec import PackSpec
-from cloison.store.files import claim, read_json, write_json
+from cloison.store.files import claim
 from cloison.store.manifest import MANIFEST, read_manifest
+from cloison.store.records import read_record, write_record
 
 __all__ = ["forget_beginning", "note_beginning", "with_its_day"]
 
@@ -42,7 +43,7 @@ def note_beginning(folder: Place, spec: PackSpec, sources: Sequence[tuple[str, s
     known = _read(folder)
     if known == plain:
         return
-    if known is not None and known.get("spec") == plain["spec"] and isinstance(known.get("sources"), list):
+    if known is not None and known["spec"] == plain["spec"]:
         before = known["sources"]
         differ = [path for path, found in sources if found not in before] or [path for path, _ in sources]
         raise ChangedError(
@@ -53,7 +54,7 @@ def note_beginning(folder: Place, spec: PackSpec, sources: Sequence[tuple[str, s
             f"Restore them, or remove {folder} to pack them as they are now.",
         )
     claim(folder / WORK)
-    write_json(folder / WORK / _BEGUN, plain)
+    write_record(folder / WORK / _BEGUN, plain)
 
 
 def forget_beginning(folder: Place) -> None:
@@ -64,12 +65,11 @@ def forget_beginning(folder: Place) -> None:
 
 def _read(folder: Place) -> dict[str, Any] | None:
     try:
-        found = read_json(folder / WORK / _BEGUN)
-    except StoreError:
+        return read_record(folder / WORK / _BEGUN, {"spec": {}, "sources": ["hash"]})
+    except StoreError:  # damaged: it begins anew
         return None
-    return found if isinstance(found, dict) else None
 
 
 def _spec_of(folder: Place) -> PackSpec | None:
-    plain = (_read(folder) or {}).get("spec")
-    return PackSpec.from_dict(plain) if isinstance(plain, dict) else None
+    known = _read(folder)
+    return None if known is None else PackSpec.from_dict(known["spec"])

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cloison.errors import RecordError, StoreError
+from cloison.errors import CloisonError, RecordError, StoreError
 from cloison.places import Remote, fetched, place, random_access
 from cloison.segments import IGNORE
 from cloison.spec import PackSpec
@@ -32,7 +32,10 @@ def token_parts(chunk: Mapping[str, Any], spec: PackSpec) -> dict[str, str] | No
     """Return {part: column} when ``chunk`` holds columns of token ids that can be taken as arrays, else None."""
     if chunk["kind"] not in ("parquet", "arrow"):
         return None
-    layout = _layout(chunk)
+    try:
+        layout = _layout(chunk)
+    except Exception:  # the reader of records says what is wrong with the file
+        return None
     try:
         reading = recognise(dict.fromkeys(layout.names, True), spec.columns, spec.carry)
     except RecordError:
@@ -58,7 +61,9 @@ def columnar_batches(
         for batch in _parquet(chunk, names, parts) if chunk["kind"] == "parquet" else _arrow(chunk, names, parts):
             yield row, batch
             row += batch.num_rows
-    except (OSError, pa.ArrowException) as error:
+    except CloisonError:
+        raise
+    except Exception as error:  # pyarrow raises many kinds where a file lies
         raise StoreError(f"{chunk['path']} must be whole.", f"It does not read: {error}.", "Replace the file.") from error
 
 
@@ -165,6 +170,7 @@ def _arrow(chunk: Mapping[str, Any], names: list[str], parts: Mapping[str, str])
             if index >= chunk["stop"]:
                 return
             if index >= chunk["start"]:
+                batch.validate(full=True)  # Arrow follows offsets from a file without a look at where they lead
                 tokens = max(1, len(batch.column(parts["input_ids"]).flatten()) // max(1, batch.num_rows))
                 rows = max(1, UNIT_TOKENS // tokens)
                 for first in range(0, batch.num_rows, rows):

@@ -15,12 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cloison.errors import StoreError
 from cloison.packing.targets import choose, fill_targets, flat_ranges
 from cloison.places import Place, Remote, fetched, place, size, sizes, stamp
 from cloison.segments import IGNORE
 from cloison.spec import PackSpec
 from cloison.store.columns import BlockRows, Carried, schema
-from cloison.store.files import file_sha256, read_json, write_json
+from cloison.store.files import file_sha256
+from cloison.store.manifest import SHARD
+from cloison.store.records import each, read_record, write_record
 from cloison.store.shards import blocks_per_group, shard_name, write_shard
 from cloison.store.tokens import TokenStore, open_token_store
 
@@ -30,6 +33,8 @@ BATCH_TOKENS = 1 << 19
 """Token positions that are gathered and written at once: the memory of this step is some tens of bytes for each."""
 
 _ASKED_AT_ONCE = 8
+
+_RECORD = {"index": "count", "shard": SHARD, "counts": each("count")}
 
 PLAN_ARRAYS = ("offsets", "sample_ids", "starts", "seq_lengths")
 
@@ -56,7 +61,7 @@ def prepare(setup: Mapping[str, Any]) -> Fill:
     work = place(setup["work"])
     plan = {name: np.load(fetched(work / f"{name}.npy"), mmap_mode="r") for name in PLAN_ARRAYS}
     types = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(setup["types"])))
-    carried = tuple(Carried(name, kind, types.field(name).type) for name, kind in setup["carried"].items())
+    carried = tuple(Carried(name, kind, types.field(name).type) for name, kind in setup["carried"])
     return Fill(
         PackSpec.from_dict(setup["spec"]),
         store,
@@ -80,7 +85,7 @@ def run(fill: Fill, job: Mapping[str, Any]) -> dict[str, Any]:
     path = fill.out / shard.name
     if isinstance(path, Remote):
         record["stamp"] = list(stamp(path))
-    write_json(fill.work / f"{shard.name}.json", record)
+    write_record(fill.work / f"{shard.name}.json", record)
     return record
 
 
@@ -94,9 +99,12 @@ def finished(out: Place, work: Place, total: int) -> dict[int, dict[str, Any]]:
 
 
 def _finished(out: Place, work: Place, index: int) -> dict[str, Any] | None:
-    record = read_json(work / f"{shard_name(index)}.json")
     path = out / shard_name(index)
-    if not isinstance(record, dict) or size(path) is None:
+    try:
+        record = read_record(work / f"{shard_name(index)}.json", _RECORD)
+    except StoreError:  # a damaged record: the shard is written anew
+        return None
+    if record is None or size(path) is None:
         return None
     if isinstance(path, Remote) and list(stamp(path)) == record.get("stamp"):
         return record  # the very object that was put

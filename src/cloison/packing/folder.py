@@ -10,8 +10,9 @@ from cloison.errors import ManifestError, StoreError
 from cloison.places import Place, forget, remove, remove_tree, size, sizes
 from cloison.spec import PackSpec
 from cloison.store.claims import alone_in
-from cloison.store.files import claim, read_json, store_errors, sweep, write_json
+from cloison.store.files import claim, store_errors, sweep
 from cloison.store.manifest import MANIFEST, read_manifest
+from cloison.store.records import read_record, write_record
 
 __all__ = ["WORK", "Work", "refuse_foreign", "working_in"]
 
@@ -76,7 +77,7 @@ def working_in(folder: Place, fingerprint: str) -> Iterator[Work | None]:
         if _begun(work) != fingerprint:
             for path in _leavings(folder, work):
                 remove(path)
-            write_json(work / "job.json", {"fingerprint": fingerprint})
+            write_record(work / "job.json", {"fingerprint": fingerprint})
         yield Work(work, verify)
     _clear(work)
 
@@ -90,10 +91,10 @@ def _leavings(folder: Place, work: Place) -> list[Place]:
 
 def _begun(work: Place) -> str | None:
     try:
-        job = read_json(work / "job.json")
-    except StoreError:
+        job = read_record(work / "job.json", {"fingerprint": "text"})
+    except StoreError:  # damaged: what it spoke of is written anew
         return None
-    return job.get("fingerprint") if isinstance(job, dict) else None
+    return None if job is None else str(job["fingerprint"])
 
 
 def _clear(work: Place) -> None:

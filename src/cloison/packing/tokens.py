@@ -35,8 +35,9 @@ from cloison.places import (
     stamp,
 )
 from cloison.spec import FORMAT_VERSION, PackSpec, canonical_hash
-from cloison.store.files import claim, file_sha256, replacing, sweep, write_json
+from cloison.store.files import claim, file_sha256, replacing, sweep
 from cloison.store.packed import Packed
+from cloison.store.records import write_record
 from cloison.store.tokens import TokenStore, chunk_is_whole, open_token_store
 from cloison.text.encode import Encoder
 from cloison.text.sources import Source, open_sources
@@ -244,7 +245,7 @@ def _write_store(
         ],
         "chunks": chunks,
     }
-    write_json(home / "store.json", facts)
+    write_record(home / "store.json", facts)
     for name in sizes(home):
         if name.endswith(".setup.json"):  # what workers were fed with
             remove(home / name)

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cloison.errors import StoreError
+from cloison.errors import CloisonError, StoreError
 from cloison.places import Place, Remote, opened, put, read, remove, scratch
 from cloison.places.copies import copy_of
 
@@ -62,16 +62,25 @@ _REMEDIES = {
 
 
 @contextmanager
-def store_errors(doing: str) -> Iterator[None]:
-    """Turn an OSError inside the block into a StoreError that begins with ``doing``; StoreErrors pass unchanged."""
+def store_errors(doing: str, *, damage: bool = False) -> Iterator[None]:
+    """Turn an OSError inside the block into a StoreError that begins with ``doing``; errors of ours pass unchanged.
+
+    Args:
+        damage: turn every other error too: readers of columnar files raise many kinds where a file lies.
+    """
     try:
         yield
-    except StoreError:
+    except CloisonError:
         raise
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         remedy = _REMEDIES.get(error.errno or 0, "Run again once that is mended: what is finished is kept.")
         raise StoreError(f"{doing}.", f"The system says: {reason}.", remedy) from error
+    except Exception as error:
+        if not damage:
+            raise
+        why = str(error).splitlines()[:1] or [""]
+        raise StoreError(f"{doing}.", f"It is damaged: {type(error).__name__}: {why[0][:300]}.", "Restore the file.") from error
 
 
 @contextmanager

@@ -106,7 +106,9 @@ class Groups:
     def block(self, index: int) -> Block:
         """Return block ``index`` (0 .. blocks - 1). Cost: one row group decoded, unless it is among those kept."""
         shard, number, row = self._place(index)
-        return self._group(shard, number).block(row)
+        group = self._group(shard, number)
+        with self._reading(shard):
+            return group.block(row)
 
     def column(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """Return a column of numbers over all blocks: its entries one after the other, and how many each block has."""
@@ -117,9 +119,9 @@ class Groups:
                 self._hold(self._column_ranges(shard, file, name))
                 found = file.read([name]).column(name)
                 self._release()
-            for chunk in found.chunks:
-                values.append(chunk.flatten().to_numpy(zero_copy_only=False))
-                counts.append(np.diff(chunk.offsets.to_numpy()).astype(np.int64))
+                for chunk in found.chunks:
+                    values.append(chunk.flatten().to_numpy(zero_copy_only=False))
+                    counts.append(np.diff(chunk.offsets.to_numpy()).astype(np.int64))
         if not values:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         flat = np.concatenate(values)
@@ -148,7 +150,7 @@ class Groups:
         return shard, *divmod(index - self._ends[shard], self._manifest.blocks_per_group)
 
     def _reading(self, shard: int) -> Any:
-        return store_errors(f"{self._folder / self._manifest.shards[shard].name} cannot be read")
+        return store_errors(f"{self._folder / self._manifest.shards[shard].name} cannot be read", damage=True)
 
     def _group(self, shard: int, number: int) -> Group:
         groups: OrderedDict[tuple[int, int], Group] = self._mine("groups")
@@ -158,7 +160,7 @@ class Groups:
             with self._reading(shard):
                 # Without Arrow's threads: a group of this size is decoded faster alone, and a forked worker has none.
                 table = self._file(shard).read_row_group(number, use_threads=False)
-            found = Group(table, self._manifest.spec.capacity, self._manifest.columns)
+                found = Group(table, self._manifest.spec.capacity, self._manifest.columns)
             groups[key] = found
             while len(groups) > self._kept:
                 groups.popitem(last=False)

@@ -10,12 +10,30 @@ from cloison.errors import CloisonError, ManifestError
 from cloison.ledger import Ledger
 from cloison.places import Place, sizes
 from cloison.spec import FORMAT_VERSION, PackSpec
-from cloison.store.files import read_json, write_json
+from cloison.store.files import read_json
+from cloison.store.records import each, misfit, unsealed, write_record
 from cloison.store.shards import Shard
 
-__all__ = ["MANIFEST", "Manifest", "read_manifest", "write_manifest"]
+__all__ = ["MANIFEST", "SHARD", "Manifest", "read_manifest", "write_manifest"]
 
 MANIFEST = "manifest.json"
+
+_COUNTS = ("num_blocks", "num_segments", "num_tokens", "num_targets")
+SHARD = {"name": "text", **dict.fromkeys(_COUNTS, "count"), "size_bytes": "count", "sha256": "hash", "logical_hash": "hash"}
+_PATTERN = {
+    "token_key": "text",
+    "fingerprint": "text",
+    "logical_hash": "hash",
+    **dict.fromkeys((*_COUNTS, "lower_bound", "straddles", "targetless_segments", "blocks_per_group"), "count"),
+    **dict.fromkeys(("utilization", "target_utilization", "padding_utilization", "gap"), "number"),
+    "composition": {},
+    "roles": each({"targets": "count", "terminators": "count"}),
+    "columns": each("text"),
+    "tokenizer": {},
+    "sources": [{"sha256": "hash", "size_bytes": "count", "records": "count"}],
+    "shards": [SHARD],
+    "versions": each("text"),
+}
 
 
 @dataclass(frozen=True)
@@ -100,6 +118,8 @@ class Manifest:
         missing = [name for name in names if name not in plain]
         if missing:
             raise ManifestError("a manifest has all its fields.", f"Missing: {', '.join(missing)}.", "Pack again.")
+        if why := misfit(plain, _PATTERN) or _untrue(plain):
+            raise _changed(why)
         values = {name: plain[name] for name in names}
         try:
             values |= {
@@ -109,7 +129,7 @@ class Manifest:
                 "shards": tuple(Shard(**shard) for shard in plain["shards"]),
             }
         except (TypeError, KeyError, AttributeError, CloisonError) as error:
-            raise ManifestError("a manifest is what cloison wrote.", f"It was changed: {error}.", "Pack again.") from error
+            raise _changed(str(error)) from error
         return cls(**values)
 
 
@@ -130,7 +150,24 @@ def read_manifest(folder: Place) -> Manifest:
         )
     if not isinstance(plain, dict):
         raise ManifestError(f"{path} must be a JSON object.", f"It holds a {type(plain).__name__}.", "Pack again.")
-    return Manifest.from_dict(plain)
+    manifest = Manifest.from_dict(plain)
+    if unsealed(plain) is None:
+        raise _changed("its seal does not fit")
+    return manifest
+
+
+def _untrue(plain: Mapping[str, Any]) -> str:
+    """Return which of the manifest's facts contradict each other, "" for none."""
+    if plain["blocks_per_group"] < 1:
+        return "blocks_per_group is 0"
+    if misfit(plain["tokenizer"].get("eos_id"), "maybe"):
+        return "the tokenizer's eos_id is no id"
+    odd = [name for name, kind in plain["columns"].items() if kind not in ("token", "segment")]
+    return f"the column {odd[0]!r} goes neither with tokens nor with segments" if odd else ""
+
+
+def _changed(why: str) -> ManifestError:
+    return ManifestError("a manifest is what cloison wrote.", f"It was changed: {why}.", "Pack again.")
 
 
 def _names(folder: Place) -> list[str]:
@@ -142,4 +179,4 @@ def _names(folder: Place) -> list[str]:
 
 def write_manifest(folder: Place, manifest: Manifest) -> None:
     """Put the manifest into ``folder``: from then on the data set is whole."""
-    write_json(folder / MANIFEST, manifest.to_dict())
+    write_record(folder / MANIFEST, manifest.to_dict())

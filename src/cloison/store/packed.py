@@ -6,14 +6,13 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
 from cloison.blocks import Block
-from cloison.errors import ChangedError
+from cloison.errors import ChangedError, ManifestError
 from cloison.ledger import Ledger
 from cloison.places import Place, Remote, place, sizes
 from cloison.segments import Segments
@@ -22,6 +21,7 @@ from cloison.spec import PackSpec
 from cloison.store.files import file_sha256, store_errors
 from cloison.store.groups import Groups
 from cloison.store.manifest import Manifest, read_manifest
+from cloison.store.records import misfit
 
 __all__ = ["Packed", "open"]
 
@@ -43,10 +43,17 @@ def open(path: str | os.PathLike[str] | Remote) -> Packed:
     manifest = read_manifest(folder)
     with store_errors(f"{folder} cannot be read"):
         there = sizes(folder)
+    held = sum(shard.num_blocks for shard in manifest.shards)
+    if held != manifest.num_blocks:
+        raise ManifestError(
+            "a manifest counts the blocks of its files.",
+            f"It says {manifest.num_blocks:,}, and its files have {held:,}.",
+            "Pack again.",
+        )
     for shard in manifest.shards:
         file = folder / shard.name
         size = there.get(shard.name, -1)
-        if Path(shard.name).name != shard.name or size < 0:
+        if misfit(shard.name, "name") or size < 0:
             raise ChangedError(f"{file} must be there.", "It is missing.", "Pack again into an empty folder, or restore it.")
         if size != shard.size_bytes:
             raise ChangedError(

@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from cloison.errors import ChangedError, RecordError, StoreError
 from cloison.places import Place, fetched, size
-from cloison.store.files import file_sha256, read_json, replacing, store_errors, write_json
+from cloison.store.files import file_sha256, replacing, store_errors
+from cloison.store.records import each, read_record, write_record
 
 __all__ = ["SPAN_LAYOUT", "UNIT_TOKENS", "TokenStore", "Unit", "chunk_is_whole", "open_token_store", "raw_rows", "write_chunk"]
 
@@ -32,6 +33,21 @@ CARRY = "carry:"
 
 _DOWNLOADS = 8
 """Chunks that are copied from another file system at once."""
+
+_ERROR = dict.fromkeys(("type", "asked", "found", "remedy"), "text")
+_CHUNK = {
+    **dict.fromkeys(("index", "num_samples", "num_tokens", "num_spans", "size_bytes", "straddles"), "count"),
+    "name": "name",
+    "sha256": "hash",
+    "schema": "text",
+    "skipped": [{"index": "count", "where": "text", "error": _ERROR}],
+    "per_token": each("any"),
+}
+_STORE = {
+    "tokenizer": {},
+    "sources": [{"sha256": "hash", "size_bytes": "count", "records": "count"}],
+    "chunks": [_CHUNK],
+}
 
 SPAN_LAYOUT = np.dtype(
     [
@@ -120,7 +136,7 @@ def write_chunk(folder: Place, index: int, units: Iterable[Unit], facts: Mapping
         "schema": layout.serialize().to_pybytes().hex(),
         **facts,
     }
-    write_json(folder / f"chunk-{index:06d}.json", record)
+    write_record(folder / f"chunk-{index:06d}.json", record)
     return record
 
 
@@ -140,9 +156,12 @@ def _cast(batch: pa.RecordBatch, layout: pa.Schema) -> pa.RecordBatch:
 def chunk_is_whole(folder: Place, index: int) -> dict[str, Any] | None:
     """Return the record of chunk ``index`` when it is finished and its content is as recorded, else None."""
     path = folder / f"chunk-{index:06d}.arrow"
-    record = read_json(folder / f"chunk-{index:06d}.json")
+    try:
+        record = read_record(folder / f"chunk-{index:06d}.json", _CHUNK)
+    except StoreError:  # a damaged record: what it speaks of is made anew
+        return None
     with store_errors(f"{path} cannot be read"):
-        if not isinstance(record, dict) or size(path) != record["size_bytes"]:
+        if record is None or size(path) != record["size_bytes"]:
             return None
     if isinstance(path, Path):
         return record if file_sha256(path) == record["sha256"] else None
@@ -254,8 +273,9 @@ def open_token_store(folder: Place) -> TokenStore | None:
 
     Raises:
         ChangedError: it is whole and a chunk is missing or has another size.
+        StoreError: what is noted of it is damaged.
     """
-    facts = read_json(folder / "store.json")
+    facts = read_record(folder / "store.json", _STORE)
     return None if facts is None else TokenStore(folder, facts)
 
 

@@ -8,13 +8,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from cloison.errors import InputError, StoreError
+from cloison.errors import CloisonError, InputError, StoreError
 from cloison.places import Place, Remote, fetched, place, random_access, read, sizes
 
 __all__ = ["arrow_jobs", "dataset_files", "parquet_jobs", "read_arrow", "read_parquet", "rows"]
 
 _ROWS = 256
 _CHUNK_BYTES = 1 << 22
+
+_BOMB_VALUES, _BOMB_RATIO = 1 << 26, 1 << 10
 
 
 def parquet_jobs(path: str) -> list[dict[str, Any]]:
@@ -23,8 +25,12 @@ def parquet_jobs(path: str) -> list[dict[str, Any]]:
 
     try:
         with pq.ParquetFile(random_access(place(path))) as file:
-            counts = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
-    except Exception as error:
+            groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
+            counts = [group.num_rows for group in groups]
+            _refuse_bombs(path, groups)
+    except CloisonError:
+        raise
+    except Exception as error:  # pyarrow raises many kinds where a file lies
         raise _damaged(path, "Parquet", error) from error
     firsts = [sum(counts[:group]) for group in range(len(counts))]
     return [{"start": group, "stop": group + 1, "first": first} for group, first in enumerate(firsts)]
@@ -40,8 +46,22 @@ def read_parquet(path: str, group: int, columns: Sequence[str] | None) -> Iterat
             kept = None if columns is None else [name for name in file.schema_arrow.names if name in columns]
             for batch in file.iter_batches(_ROWS, row_groups=[group], columns=kept, use_threads=False):
                 yield from rows(batch)
-    except (OSError, ValueError) as error:
+    except Exception as error:
         raise _damaged(path, "Parquet", error) from error
+
+
+def _refuse_bombs(path: str, groups: Sequence[Any]) -> None:
+    """Raise where a few bytes would become so many values that no training data packs so well."""
+    for number, group in enumerate(groups):
+        columns = [group.column(index) for index in range(group.num_columns)]
+        values = max((column.num_values for column in columns), default=0)
+        size = sum(column.total_compressed_size for column in columns)
+        if values > _BOMB_VALUES and values > _BOMB_RATIO * size:
+            raise StoreError(
+                f"a row group of {path} must not expand beyond {_BOMB_RATIO:,} values a byte.",
+                f"Group {number} holds {values:,} values in {size:,} bytes.",
+                "Write it anew if it is real; it looks like a bomb.",
+            )
 
 
 def arrow_jobs(path: str) -> list[dict[str, Any]]:
@@ -49,7 +69,7 @@ def arrow_jobs(path: str) -> list[dict[str, Any]]:
     jobs: list[dict[str, Any]] = []
     start = first = size = count = 0
     for index, batch in enumerate(_batches(path)):
-        size += batch.nbytes
+        size += batch.get_total_buffer_size()
         count += batch.num_rows
         if size >= _CHUNK_BYTES:
             jobs.append({"start": start, "stop": index + 1, "first": first})
@@ -61,13 +81,19 @@ def arrow_jobs(path: str) -> list[dict[str, Any]]:
 
 def read_arrow(path: str, start: int, stop: int, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
     """Yield the rows of the record batches [start, stop)."""
-    for index, batch in enumerate(_batches(path)):
-        if index >= stop:
-            return
-        if index >= start:
-            kept = batch if columns is None else batch.select([name for name in batch.schema.names if name in columns])
-            for first in range(0, kept.num_rows, _ROWS):
-                yield from rows(kept.slice(first, _ROWS))
+    try:
+        for index, batch in enumerate(_batches(path)):
+            if index >= stop:
+                return
+            if index >= start:
+                kept = batch if columns is None else batch.select([name for name in batch.schema.names if name in columns])
+                kept.validate(full=True)  # Arrow follows offsets from a file without a look at where they lead
+                for first in range(0, kept.num_rows, _ROWS):
+                    yield from rows(kept.slice(first, _ROWS))
+    except CloisonError:
+        raise
+    except Exception as error:
+        raise _damaged(path, "Arrow", error) from error
 
 
 def _batches(path: str) -> Iterator[Any]:
@@ -78,17 +104,19 @@ def _batches(path: str) -> Iterator[Any]:
         with pa.memory_map(str(fetched(place(path)))) as file:
             if bytes(file.read(6)) == b"ARROW1":
                 reader = pa.ipc.open_file(file)
-                for index in range(reader.num_record_batches):
-                    yield reader.get_batch(index)
+                batches = map(reader.get_batch, range(reader.num_record_batches))
             else:
                 file.seek(0)
-                yield from pa.ipc.open_stream(file)
-    except (OSError, ValueError) as error:
+                batches = iter(pa.ipc.open_stream(file))
+            for batch in batches:
+                batch.validate()
+                yield batch
+    except Exception as error:
         raise _damaged(path, "Arrow", error) from error
 
 
 def rows(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a record batch; lists of numbers stay numpy arrays."""
+    """Yield the rows of a record batch, also of one without columns; lists of numbers stay numpy arrays."""
     import pyarrow as pa
 
     columns: dict[str, Sequence[Any]] = {}
@@ -109,6 +137,8 @@ def rows(batch: Any) -> Iterator[dict[str, Any]]:
                 continue
         columns[name] = column.to_pylist()
     names = list(columns)
+    if not names:
+        yield from ({} for _ in range(batch.num_rows))
     for values in zip(*columns.values(), strict=True):
         yield dict(zip(names, values, strict=True))
 

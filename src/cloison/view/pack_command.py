@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cloison.errors import InputError
+from cloison.places import place
 from cloison.view.outcome import Outcome
 from cloison.view.progress import ProgressLine
 from cloison.view.spec_options import add_source_arguments, add_spec_arguments, spec_from
@@ -65,7 +66,7 @@ def _dry_run(args: Namespace, spec: Any, common: dict[str, Any]) -> Outcome:
 
     refuse_unplannable(spec)
     with tempfile.TemporaryDirectory(prefix="cloison-") as scratch, ProgressLine() as progress:
-        home = Path(args.tokens) if args.tokens is not None else Path(scratch)
+        home = place(args.tokens) if args.tokens is not None else Path(scratch)
         with starting(common.pop("engine"), workers=common.pop("workers"), address=common.pop("address")) as engine:
             planned = plan_tokens(ensure_tokens(args.source, spec, home, engine=engine, progress=progress, **common))
         return Outcome(0, planned_summary(planned), planned_facts(planned))

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.errors import InputError
+from cloison.places import place
 from cloison.spec import Order, Overflow, PackSpec
 from cloison.view.outcome import Outcome
 from cloison.view.output_option import add_html_option, refuse_existing_page
@@ -90,7 +91,7 @@ def _lengths(args: Namespace, capacity: int, progress: Any) -> npt.NDArray[Any]:
         tokens = ensure_tokens(
             args.source,
             spec,
-            Path(args.tokens) if args.tokens is not None else Path(scratch),
+            place(args.tokens) if args.tokens is not None else Path(scratch),
             tokenizer=args.tokenizer,
             engine=engine,
             on_error=args.on_error,
