@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from cloison.blocks import Block
 from cloison.errors import InputError, NotExactError, require
 from cloison.exact.adapter import Adapter
+from cloison.exact.calling import accepted
 from cloison.exact.certificate import Certificate, compiled, set_up
 from cloison.exact.choices import remember, remembered
 from cloison.exact.faster import faster
 from cloison.exact.kernels import BY_DEVICE, KERNELS
 from cloison.exact.ladder import climb, named
+from cloison.exact.mixers import fitting
 from cloison.exact.proving import Proof, holds_on, prove, said
 from cloison.exact.trial import Trial, in_eval, trial_of
 from cloison.exact.ways import RUNGS, Way
@@ -35,6 +38,7 @@ def adapt(
     rungs: str = ORDER,
     bidirectional: bool = False,
     seed: int = 0,
+    mixers: Sequence[str] | None = None,
     kernels: Sequence[str] | None = None,
     cache: str | Path | None = None,
     show: bool = True,
@@ -58,6 +62,8 @@ def adapt(
         rungs: the letters to try, in order.
         bidirectional: whether the model may look ahead inside a sample; else one that does is refused.
         seed: of the synthetic blocks.
+        mixers: names of the modules that rung e wraps, as ``model.named_modules()`` gives them, with ``*`` for any part
+            (``["blocks.*.attn"]``): those that mix tokens, attention of one's own above all. None: found by experiment.
         kernels: what may compute our own attention in place of torch's SDPA per segment, in the order to try, of "flash"
             (package flash_attn), "varlen_attn" (torch's) and "flex"; None: all three on CUDA, none elsewhere; (): none. The
             first that is exact for this model is kept.
@@ -76,7 +82,7 @@ def adapt(
     'd'
     """
     require("torch", "hf")
-    _check(model, rungs, kernels)
+    _check(model, rungs, mixers, kernels)
     trial = trial_of(model, blocks, seed)
     key = Certificate(set_up(model), "", "", {}, {}, {}, (), "", ()).key
     ahead = trial.against.look_ahead(trial.model)
@@ -91,7 +97,7 @@ def adapt(
         rungs = "".join(rung for rung in rungs if rung in "bc")
     tried: list[dict[str, Any]] = []
     known = remembered(key, cache)
-    for way in _candidates(trial, rungs, known):
+    for way in _candidates(trial, rungs, known, mixers):
         missed = prove(trial, way, seed)
         if isinstance(missed, Proof):
             own = way if trial.model is model else named(model, trial.sample, trial.against.floor, way.choice)
@@ -111,7 +117,7 @@ def adapt(
     )
 
 
-def _check(model: Any, rungs: str, kernels: Sequence[str] | None) -> None:
+def _check(model: Any, rungs: str, mixers: Sequence[str] | None, kernels: Sequence[str] | None) -> None:
     import torch
 
     others = [kernel for kernel in kernels or () if kernel not in KERNELS]
@@ -123,16 +129,31 @@ def _check(model: Any, rungs: str, kernels: Sequence[str] | None) -> None:
         raise InputError(f"rungs are among {', '.join(RUNGS)}.", f"{rungs!r} has others or none.", 'Pass for example "adbc".')
     if not isinstance(model, torch.nn.Module):
         raise InputError("adapt takes a torch module.", f"It got a {type(model).__name__}.", "Pass the model itself.")
+    if next((p for p in model.parameters() if p.is_floating_point()), None) is None:
+        raise InputError("adapt takes a model with weights.", f"{type(model).__name__} has none.", "Pass the model itself.")
+    if not accepted(model, {"input_ids": None}):
+        takes = ", ".join(inspect.signature(getattr(model, "_orig_mod", model).forward).parameters)
+        raise InputError(
+            "adapt calls model(input_ids=...).",
+            f"The forward of {type(model).__name__} takes {takes or 'nothing'}.",
+            "Wrap it in a module whose forward takes input_ids [B, T] and returns logits [B, T, vocabulary].",
+        )
+    if mixers is not None and (isinstance(mixers, str) or not fitting(model, mixers)):
+        raise InputError(
+            "mixers are names of modules.",
+            f"No module of {type(model).__name__} fits {mixers!r}.",
+            'Take them from model.named_modules(), as a list: ["blocks.*.attn"].',
+        )
 
 
-def _candidates(trial: Trial, rungs: str, known: dict[str, Any] | None) -> Iterator[Way]:
+def _candidates(trial: Trial, rungs: str, known: dict[str, Any] | None, mixers: Sequence[str] | None) -> Iterator[Way]:
     """Yield the remembered way (its kernel is tried anew), then those of the rungs."""
-    if known is not None:
+    if known is not None and mixers is None:
         with in_eval(trial.model):
             way = named(trial.model, trial.sample, trial.against.floor, known)
         if way is not None and way.rung in rungs:
             yield way
-    ways = climb(trial.model, trial.sample, rungs, trial.against)
+    ways = climb(trial.model, trial.sample, rungs, trial.against, mixers)
     while True:
         with in_eval(trial.model):
             way = next(ways, None)

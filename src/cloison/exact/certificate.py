@@ -95,6 +95,7 @@ def set_up(model: torch.nn.Module) -> dict[str, Any]:
         "model": type(model).__name__,
         "config": canonical_hash(repr(sorted(plain.items(), key=lambda item: item[0]))),
         "modules": canonical_hash([(name, type(module).__name__) for name, module in model.named_modules()]),
+        "shape": "" if plain else canonical_hash([repr(model), *((n, list(p.shape)) for n, p in model.named_parameters())]),
         "attention": alive.attention,
         "experts": alive.experts,
         "dtype": alive.dtype,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cloison.exact.calling import accepted, call, logits_of
 from cloison.forms.hf import kernel_arguments
+from cloison.forms.linear import seq_idx
 from cloison.proof.setup import FAILURES
 from cloison.segments import Segments
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Facts", "Positions", "facts_of"]
+__all__ = ["LENGTHS", "OWN_NAMES", "Facts", "Positions", "facts_of", "own_arguments"]
 
 _WINDOWED = ("sliding_attention", "hybrid_sliding")
 _CHUNKED = ("chunked_attention",)
@@ -63,6 +66,7 @@ class Facts:
         kinds: layer type to (window, chunk), for models whose layers differ; empty where they do not.
         attention: the implementation in use, as "sdpa"; "" outside transformers.
         heeded: names in `forms.hf.KERNELS` whose arguments, together, change what a lone sample gives: kernels heed them.
+        named: keywords of `OWN_NAMES` that the forward names and that change what a lone sample gives.
         scaling_limit: the position at which rotary tables change with the longest position of a batch, or None.
     """
 
@@ -72,6 +76,7 @@ class Facts:
     kinds: Mapping[str, tuple[int | None, int | None] | None]
     attention: str
     heeded: tuple[tuple[str, ...], ...] = ()
+    named: tuple[str, ...] = ()
     scaling_limit: int | None = None
 
 
@@ -89,32 +94,66 @@ def facts_of(model: torch.nn.Module, sample: torch.Tensor, tolerance: float) -> 
             kinds[kind] = None
     attention = getattr(config, "_attn_implementation", None) or ""
     positions = _positions(model, text, sample, tolerance)
-    return Facts(positions, window, chunk, kinds, attention, _heeded(model, sample, tolerance), _scaling_limit(text))
+    heeded, named = _heeded(model, sample, tolerance)
+    return Facts(positions, window, chunk, kinds, attention, heeded, named, _scaling_limit(text))
 
 
-def _heeded(model: torch.nn.Module, sample: torch.Tensor, tolerance: float) -> tuple[tuple[str, ...], ...]:
-    """Return which of `_TOLD` change a lone sample that is said to be two."""
+def _heeded(
+    model: torch.nn.Module, sample: torch.Tensor, tolerance: float
+) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+    """Return which of `_TOLD`, and which of `OWN_NAMES`, change a lone sample that is said to be two."""
     import torch
 
     width = int(sample.shape[1])
     halves = Segments.from_lengths([[width // 2, width - width // 2]])
-    found: list[tuple[str, ...]] = []
     with torch.no_grad():
         own = logits_of(call(model, sample))
-        for kernels in _TOLD:
-            if len(kernels) > 1 and len(found) < len(kernels):  # the one that nothing heeds adds nothing
-                continue
-            keywords = kernel_arguments(halves, kernels)
-            if len(accepted(model, keywords)) < len(keywords):
-                continue
+
+        def changes(keywords: Mapping[str, Any]) -> bool:
+            if not keywords or len(accepted(model, keywords)) < len(keywords):
+                return False
             on = {name: v.to(sample.device) if isinstance(v, torch.Tensor) else v for name, v in keywords.items()}
             try:
                 told = logits_of(call(model, sample, **on))
             except FAILURES:  # a kernel that is not installed, or a model that does not take them
-                continue
-            if float((told - own).abs().max()) > tolerance * float(own.std()):
-                found.append(kernels)
-    return tuple(found)
+                return False
+            return float((told - own).abs().max()) > tolerance * float(own.std())
+
+        found: list[tuple[str, ...]] = []
+        for kernels in _TOLD:
+            if len(kernels) == 1 or len(found) == len(kernels):  # a second one that nothing heeds adds nothing
+                found += [kernels] if changes(kernel_arguments(halves, kernels)) else []
+        stated = own_arguments(model, halves)
+        return tuple(found), tuple(stated) if changes(stated) else ()
+
+
+def own_arguments(model: torch.nn.Module, segments: Segments) -> dict[str, Any]:
+    """Return the boundaries under every name of `OWN_NAMES` that the model's forward has."""
+    import inspect
+
+    names = inspect.signature(getattr(model, "_orig_mod", model).forward).parameters
+    return {name: make(segments) for name, make in OWN_NAMES.items() if name in names}
+
+
+def _covering(segments: Segments) -> Any:
+    import torch
+
+    return torch.from_numpy(segments.cu_seqlens(covering=True).copy())
+
+
+def _longest(segments: Segments) -> int:
+    return int(np.diff(segments.cu_seqlens(covering=True)).max())
+
+
+OWN_NAMES: Mapping[str, Callable[[Segments], Any]] = {
+    **dict.fromkeys(("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "cu_seq_q", "cu_seq_k"), _covering),
+    **dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k", "cu_seq_lens"), _covering),
+    **dict.fromkeys(("max_seqlen", "max_seqlen_q", "max_seqlen_k", "max_q", "max_k"), _longest),
+    **dict.fromkeys(("max_length_q", "max_length_k"), _longest),
+    **dict.fromkeys(("seq_idx", "segment_ids", "document_ids", "doc_ids"), seq_idx),
+}
+"""Names under which models of one's own take boundaries, and what they get: offsets int32 over all tokens, the longest length,
+or the number of its segment for each token, from 0."""
 
 
 def _scaling_limit(config: Any) -> int | None:

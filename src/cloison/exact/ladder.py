@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cloison.exact import below_limit, masks, mixers, own_attention, positions, rows, singles, varlen
@@ -22,14 +22,17 @@ _BASES = "adbc"
 """The rungs that may run around wrapped mixers, the cheapest first."""
 
 
-def climb(model: torch.nn.Module, sample: torch.Tensor, rungs: str, against: Reference) -> Iterator[Way]:
-    """Yield the ways of ``rungs``, in that order; those of rung e are found by experiments on ``model``."""
+def climb(
+    model: torch.nn.Module, sample: torch.Tensor, rungs: str, against: Reference, patterns: Sequence[str] | None = None
+) -> Iterator[Way]:
+    """Yield the ways of ``rungs``, in that order; the modules of rung e are found by experiments on ``model``, or are those
+    whose names fit ``patterns``."""
     facts = facts_of(model, sample, against.floor)
     for rung in rungs:
         if rung in _SIGNALS:
             yield from map(way_of, _SIGNALS[rung](facts))
         elif rung == "e":
-            yield from mixers.search(model, _signals(facts), against)
+            yield from mixers.search(model, _signals(facts), against, patterns)
         elif rung == "f":
             yield from below_limit.ways(model, facts, _signals(facts), against)
             yield from rows.ways()

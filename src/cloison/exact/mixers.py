@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,15 +31,26 @@ from cloison.segments import Segments
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["chosen", "search", "unpacked"]
+__all__ = ["chosen", "fitting", "search", "unpacked"]
 
 Style = Literal["padded", "equal lengths"]
 
 MOST_CLASSES = 6
 
 
-def search(model: torch.nn.Module, signals: Sequence[Signal], against: Reference) -> Iterator[Way]:
-    """Yield ways that leak no more, one after the other: for each of ``signals`` the modules that must be wrapped with it."""
+def search(
+    model: torch.nn.Module, signals: Sequence[Signal], against: Reference, patterns: Sequence[str] | None = None
+) -> Iterator[Way]:
+    """Yield ways that leak no more, one after the other: for each of ``signals`` the modules that must be wrapped with it.
+
+    With ``patterns`` those modules are wrapped whose names fit one of them, and nothing is searched.
+    """
+    if patterns is not None:
+        given = fitting(model, patterns)
+        for signal in signals if given else ():
+            yield wrapped(model, signal, given, "padded")
+            yield wrapped(model, signal, given, "equal lengths")
+        return
     for signal in signals:
         names: list[str] = []
         for _ in range(MOST_CLASSES):
@@ -55,6 +67,11 @@ def search(model: torch.nn.Module, signals: Sequence[Signal], against: Reference
         if names:
             yield wrapped(model, signal, names, "padded")
             yield wrapped(model, signal, names, "equal lengths")
+
+
+def fitting(model: torch.nn.Module, patterns: Sequence[str]) -> list[str]:
+    """Return the names of the modules of ``model`` that fit one of ``patterns``, as in ``layers.*.attn``."""
+    return [name for name, _ in model.named_modules() if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
 def wrapped(model: torch.nn.Module, signal: Signal, names: Sequence[str], style: Style) -> Way:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.blocks import Block
+from cloison.errors import InputError
 from cloison.exact.batches import PackedBatch
 from cloison.exact.calling import call, forget, logits_of, replaced
 from cloison.exact.ways import Way
@@ -135,7 +136,14 @@ def _alone(model: torch.nn.Module, blocks: Sequence[Block]) -> torch.Tensor:
         for block in alone(blocks):
             forget(model)
             row = torch.from_numpy(block.input_ids.astype(np.int64))[None].to(device)
-            parts.append(logits_of(call(model, row))[0].float())
+            logits = logits_of(call(model, row))
+            if logits.dim() != 3 or tuple(logits.shape[:2]) != tuple(row.shape):
+                raise InputError(
+                    "a model returns logits [B, T, vocabulary], one row a token.",
+                    f"For ids of {list(row.shape)} it returned {list(logits.shape)}.",
+                    "Pass a model, or a module around it, that returns the logits of every token.",
+                )
+            parts.append(logits[0].float())
     return torch.cat(parts)
 
 

@@ -1,4 +1,5 @@
-"""Rung a: the lengths go to kernels that take them: flash attention, and the recurrent and convolutional ones of mixers.
+"""Rung a: the lengths go to kernels that take them: flash attention, and the recurrent and convolutional ones of mixers;
+and models of one's own that take offsets by the names of the field.
 
 Which keywords a model's kernels heed is found by giving them boundaries inside one lone sample: what is dropped in silence
 changes nothing, and where a kernel is missing transformers raises (5.24, ``hub_kernels.py``).
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloison.exact import own_attention
 from cloison.exact.batches import PackedBatch
-from cloison.exact.facts import LENGTHS, Facts
+from cloison.exact.facts import LENGTHS, Facts, own_arguments
 from cloison.exact.signals import Signal
 from cloison.forms.hf import kernel_arguments
 
@@ -36,8 +37,11 @@ def signals(facts: Facts) -> list[Signal]:
             for kernels in [("flash",), *both]
             for positions in facts.positions
         ]
-    found = []
-    for kernels in facts.heeded:
+    found = [
+        Signal("a", " and ".join(facts.named), _own_keywords, positions, dense=False, one_row=True)
+        for positions in (facts.positions if facts.named else ())
+    ]
+    for kernels in facts.heeded if not facts.named else ():
         one_row = any(LENGTHS in kernel for kernel in kernels)  # flash-linear-attention takes one row
         told = "told by " + " and ".join(_KEYWORDS[kernel] for kernel in kernels)
         for base in own_attention.signals(facts) if facts.attention else ():
@@ -50,15 +54,22 @@ def signals(facts: Facts) -> list[Signal]:
     return found
 
 
+def _own_keywords(model: torch.nn.Module, batch: PackedBatch) -> dict[str, Any]:
+    return _moved(own_arguments(model, batch.segments), batch)
+
+
+def _moved(arguments: dict[str, Any], batch: PackedBatch) -> dict[str, Any]:
+    import torch
+
+    device = batch.input_ids.device
+    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}
+
+
 def _keywords(
     kernels: Sequence[str], base: Callable[[torch.nn.Module, PackedBatch], dict[str, Any]] | None = None
 ) -> Callable[[torch.nn.Module, PackedBatch], dict[str, Any]]:
     def keywords(model: torch.nn.Module, batch: PackedBatch) -> dict[str, Any]:
-        import torch
-
-        device = batch.input_ids.device
-        arguments = kernel_arguments(batch.segments, kernels)
-        moved = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}
+        moved = _moved(kernel_arguments(batch.segments, kernels), batch)
         return moved | (base(model, batch) if base is not None else {})
 
     return keywords
