@@ -52,7 +52,9 @@ def test_one_block_is_two_requests_and_boundaries_are_read_without_tokens(
     loopback.asked.clear()
     assert np.array_equal(there[5].labels, here[5].labels)
     assert sum(loopback.asked.values()) <= 3
+    loopback.asked.clear()
     assert there.segments() == here.segments()
+    assert gets(loopback) < 2 * len(here) // here.manifest.blocks_per_group
     assert np.array_equal(there.sample_ids(), here.sample_ids())
     copy = pickle.loads(pickle.dumps(there))
     assert (copy.path, copy) == (there.path, here)

@@ -71,8 +71,15 @@ def test_in_memory_without_rename_the_bytes_are_those_of_the_local_disk(
 
 
 def test_every_command_reads_it(
-    corpus: Path, tmp_path: Path, tokenizer: str, bare_memory: Any, capsys: pytest.CaptureFixture[str]
+    corpus: Path,
+    tmp_path: Path,
+    tokenizer: str,
+    bare_memory: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
     for path in sorted(corpus.iterdir()):
         bare_memory.put_file(str(path), f"/bucket/in/{path.name}")
     given = ["memory://bucket/in/part-[0-3].jsonl", "--capacity", "192", "--tokenizer", tokenizer, "--workers", "1"]
@@ -84,11 +91,23 @@ def test_every_command_reads_it(
         (["show", there], "segment 0"),
         (["check", there], "ok"),
         (["unpack", there, str(tmp_path / "samples.jsonl")], "100 samples"),
+        (["unpack", there, "memory://other/samples.jsonl"], "100 samples"),
         (["export", there, str(tmp_path / "trl"), "--to", "trl"], "wrote"),
     ):
         assert main(words) == 0, words
         assert said in capsys.readouterr().out, words
     assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 100
+    assert bare_memory.cat_file("/other/samples.jsonl") == (tmp_path / "samples.jsonl").read_bytes()
+    for words in (
+        ["export", there, "memory://bucket/trl", "--to", "trl"],
+        ["import", "memory://a", "b", "--from", "mds"],
+        ["show", there, "--html", "memory://bucket/page.html"],
+    ):
+        assert main(words) == 2
+        assert "must be on the local disk" in capsys.readouterr().err
+    assert main(["unpack", there, "memory://other/samples.jsonl"]) == 2
+    assert "The file exists" in capsys.readouterr().err
+    assert not list((tmp_path / "cwd").iterdir()), "a URL is no path"
     bare_memory.pipe_file("/bucket/out/blocks-00000.parquet", b"x" * bare_memory.size("/bucket/out/blocks-00000.parquet"))
     with pytest.raises(ChangedError, match="sha256"):
         cloison.open(there).verify()

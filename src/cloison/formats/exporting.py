@@ -13,7 +13,7 @@ from typing import Any
 from cloison.errors import InputError, StoreError
 from cloison.formats import grain, mds, megatron, megatron_bridge, olmo_core, trl
 from cloison.formats.flat import has_weights
-from cloison.places import Place, remove_tree
+from cloison.places import Place, on_disk, remove_tree
 from cloison.store.claims import alone_in
 from cloison.store.files import claim, store_errors, sync_folder
 from cloison.store.packed import Packed
@@ -144,7 +144,7 @@ def export(
             f"These would be lost: {named}.",
             f"Say so if that is meant: lose={refused!r} (--lose {' '.join(refused)}), or choose another format.",
         )
-    folder = Path(dest)
+    folder = on_disk(dest, "an export")
     if isinstance(packed.path, Path) and folder.resolve().is_relative_to(packed.path.resolve()):
         raise InputError(
             f"{folder} must not be inside the data set {packed.path}.",

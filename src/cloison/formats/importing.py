@@ -12,6 +12,7 @@ import numpy as np
 from cloison.errors import InputError, StoreError
 from cloison.formats import datatrove, mds, megatron, olmo_core
 from cloison.formats.token_pieces import TokenPiece, write_samples
+from cloison.places import on_disk
 from cloison.segments import IGNORE
 from cloison.store.files import claim
 
@@ -65,7 +66,7 @@ def import_tokens(
     """
     if format not in FORMATS:
         raise InputError(f"a format is one of {', '.join(FORMATS)}.", f"It is {format!r}.", "Pick one of them.")
-    path, folder = Path(source), Path(dest)
+    path, folder = on_disk(source, "what is imported"), on_disk(dest, "the import")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder} must be a new or empty folder.", "Something is there.", "Name another.")
     if format == "megatron":

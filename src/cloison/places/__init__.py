@@ -2,7 +2,7 @@
 
 from cloison.places.copies import borrowed, fetched, forget, local_folder, scratch
 from cloison.places.ranges import RangedFile, hold, opened, random_access
-from cloison.places.remote import Place, Remote, place
+from cloison.places.remote import Place, Remote, on_disk, place
 from cloison.places.verbs import absolute, beside, create, found, put, read, remove, remove_tree, size, sizes, stamp
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "found",
     "hold",
     "local_folder",
+    "on_disk",
     "opened",
     "place",
     "put",

@@ -12,6 +12,9 @@ from cloison.places.verbs import stamp
 
 __all__ = ["RangedFile", "hold", "opened", "random_access"]
 
+_HOLE_BYTES = 1 << 13
+"""Stretches with no more than this between them are one request: what pyarrow has too, which joins them the same way."""
+
 
 class RangedFile(io.RawIOBase):
     """A remote file that seeks: every read is one request, unless `hold` has its bytes already.
@@ -86,7 +89,7 @@ def hold(wanted: Iterable[tuple[RangedFile, int, int]]) -> None:
 
     What does not come is no error here: the read that needs it asks again. All files are of one file system.
     """
-    asked = list(wanted)
+    asked = _joined(wanted)
     if not asked:
         return
 
@@ -98,6 +101,17 @@ def hold(wanted: Iterable[tuple[RangedFile, int, int]]) -> None:
     for (file, start, stop), content in zip(asked, tried("read", asked[0][0].at, request), strict=True):
         if isinstance(content, bytes) and len(content) == stop - start:
             file.keep(start, content)
+
+
+def _joined(wanted: Iterable[tuple[RangedFile, int, int]]) -> list[tuple[RangedFile, int, int]]:
+    """Return the stretches, those of a file that lie close together as one: fewer requests, as pyarrow makes them too."""
+    out: list[tuple[RangedFile, int, int]] = []
+    for file, start, stop in wanted:
+        if out and out[-1][0] is file and 0 <= start - out[-1][2] <= _HOLE_BYTES:
+            out[-1] = (file, out[-1][1], stop)
+        else:
+            out.append((file, start, stop))
+    return out
 
 
 def opened(at: Place, buffer_bytes: int = 1 << 20) -> io.BufferedReader:

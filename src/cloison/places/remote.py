@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from cloison.errors import CloisonError, InputError, MissingDependencyError, StoreError, require
 
-__all__ = ["Place", "Remote", "filesystem", "place", "tried"]
+__all__ = ["Place", "Remote", "filesystem", "on_disk", "place", "tried"]
 
 T = TypeVar("T")
 
@@ -86,6 +86,18 @@ def place(where: str | os.PathLike[str] | Remote) -> Place:
     if protocol in ("file", "local"):
         return Path(rest)
     return Remote(f"{protocol}://{rest.rstrip('/')}")
+
+
+def on_disk(where: str | os.PathLike[str] | Remote, what: str) -> Path:
+    """Return the local path that ``where`` names, for what is read or written on the local disk only.
+
+    Raises:
+        InputError: it is a URL, which as a path would be a folder of a strange name.
+    """
+    at = place(where)
+    if isinstance(at, Remote):
+        raise InputError(f"{what} must be on the local disk.", f"{at} is not.", "Name a path, and copy it.")
+    return at
 
 
 def filesystem(at: Remote) -> tuple[Any, str]:

@@ -28,6 +28,10 @@ CHUNK_BYTES = 1 << 21
 """A chunk of lines holds those that begin in one stretch of this many bytes."""
 
 
+_LAST_LINE_BYTES = 1 << 16
+_WHOLE_BYTES = 1 << 23
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
     """The place of a record: ``str()`` gives ``train.jsonl, line 17``.
@@ -159,7 +163,9 @@ def read_chunk(job: Mapping[str, Any]) -> Iterator[tuple[Where, dict[str, Any] |
             numbered = enumerate(read_arrow(path, start, stop, job["columns"]), job["first"])
             yield from ((Where(path, "row", row), record) for row, record in numbered)
         else:
-            with open_stream(path, job["codec"]) as stream:
+            # What a chunk of lines reads, with the end of its last line; text and arrays are read from end to end.
+            stretch = min(stop - start + _LAST_LINE_BYTES, _WHOLE_BYTES)
+            with open_stream(path, job["codec"], stretch) as stream:
                 if kind == "jsonl":
                     for number, record in read_lines(stream, start, None if job["codec"] else stop):
                         yield Where(path, "line", number, start), record
@@ -190,7 +196,7 @@ def _file(path: str) -> SourceFile:
         if isinstance(at, Path) and not at.is_file():
             raise InputError(f"{path} must be an ordinary file.", "It is not.", "Pass it as standard input, with -.")
         if kind in ("json", ""):
-            with open_stream(path, codec) as stream:
+            with open_stream(path, codec, 1 << 16) as stream:
                 head = stream.read(1 << 12).removeprefix(b"\xef\xbb\xbf").lstrip()
             if not kind and head[:1] not in (b"{", b"["):
                 raise InputError(f"{path} must be of a known kind.", "Its name does not tell.", f"Kinds: {', '.join(KINDS)}.")

@@ -22,16 +22,17 @@ _WHOLE_BYTES = 1 << 23
 """Bytes of a request for a file that is elsewhere than on disk and is read from end to end."""
 
 
-def open_stream(path: str, codec: str) -> BinaryIO:
+def open_stream(path: str, codec: str, stretch_bytes: int = 1 << 20) -> BinaryIO:
     """Return ``path`` opened for reading bytes, expanded as they are read.
 
     Args:
         path: a file, by path or URL.
         codec: "" (none), "gz" or "zst"; files of several members or frames are read to their end.
+        stretch_bytes: how much of a file without codec will be read: one request where it is elsewhere than on disk.
     """
     at = place(path)
     if not codec:
-        return opened(at)
+        return opened(at, stretch_bytes)
     if codec == "gz":
         return cast(BinaryIO, gzip.open(at if isinstance(at, Path) else opened(at, _WHOLE_BYTES), "rb"))
     import pyarrow as pa

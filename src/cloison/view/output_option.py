@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from cloison.errors import InputError
+from cloison.places import place, size
 
 __all__ = ["add_html_option", "refuse_existing", "refuse_existing_page"]
 
@@ -24,5 +25,7 @@ def refuse_existing_page(args: Namespace) -> None:
 
 def refuse_existing(path: str | Path, *, replace: bool) -> None:
     """Raise an InputError where ``path`` exists and may not be replaced."""
-    if Path(path).exists() and not replace:
+    at = place(path)
+    there = at.exists() if isinstance(at, Path) else size(at) is not None
+    if there and not replace:
         raise InputError(f"{path} was to be written.", "The file exists.", "Name another file, or pass --force.")

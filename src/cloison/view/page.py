@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cloison.errors import StoreError
+from cloison.places import on_disk
 from cloison.view import version
 from cloison.view.output_option import refuse_existing
 
@@ -85,7 +86,7 @@ def write_page(html: str, path: str | os.PathLike[str], *, replace: bool = False
         InputError: the file exists and ``replace`` is not set.
         StoreError: the folder cannot be written.
     """
-    target = Path(path)
+    target = on_disk(path, "a page")
     refuse_existing(target, replace=replace)
     draft = target.with_name(f".{target.name}.part")
     try:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cloison.errors import InputError
+from cloison.places import place
 from cloison.view.outcome import Outcome
 from cloison.view.output_option import refuse_existing
 
@@ -40,7 +40,7 @@ def run(args: Namespace) -> Outcome:
 
         backend = load_tokenizer(args.tokenizer).backend
     count = tokens = 0
-    dest = Path(args.dest)
+    dest = place(args.dest)
     with replacing(dest) as part, part.open("w", encoding="utf-8", errors="surrogatepass") as file:
         for sample_id, sample in unpack_in_order(packed):
             line: dict[str, Any] = {
