@@ -207,7 +207,7 @@ def _fill_blocks(
         "tokens": str(absolute(planned.tokens.store.folder)),
         "out": str(absolute(out)),
         "work": str(absolute(work)),
-        "carried": kinds,
+        "carried": list(kinds.items()),  # in order, which the file of a setup keeps of lists only
         "types": types.serialize().to_pybytes().hex(),
         "split": bool((np.asarray(plan.starts) > 0).any()),
         "weighted": planned.weighted,

@@ -50,6 +50,8 @@ def connected(address: str | None = None, workers: int | None = None) -> Iterato
         StoreError: no cluster answers, or one of another version of Ray or Python.
     """
     ray = require("ray", "ray")
+    if address not in (None, "auto", "local"):
+        _host_and_port(address)
     if ray.is_initialized():
         known = ray.get_runtime_context().gcs_address
         if address not in (None, "auto", known):
@@ -209,16 +211,9 @@ def _end(ray: ModuleType, refs: list[Any]) -> None:
 
 def _answers(address: str) -> None:
     """Return when something at the address speaks as the head of a cluster does; Ray itself would try for minutes."""
-    host, colon, port = address.rpartition(":")
-    if "://" in address or not colon or not port.isdigit():
-        raise InputError(
-            'a Ray address is HOST:PORT of the cluster\'s head, or "auto" on one of its machines.',
-            f"It is {address!r}.",
-            "Run this on a machine of the cluster (ray job submit does), with the address auto.",
-        )
     hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # RFC 9113, 3.4, and empty SETTINGS
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S) as line:
+        with socket.create_connection(_host_and_port(address), _ANSWER_S) as line:
             line.settimeout(_ANSWER_S)
             line.sendall(hello)
             heard = line.recv(9)
@@ -226,6 +221,17 @@ def _answers(address: str) -> None:
         raise _silent(address, getattr(error, "strerror", None) or str(error) or type(error).__name__) from error
     if len(heard) < 4 or heard[3] != 4:
         raise _silent(address, "what listens there is no Ray head")
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdigit():
+        raise InputError(
+            'a Ray address is HOST:PORT of the cluster\'s head, or "auto" on one of its machines.',
+            f"It is {address!r}.",
+            "Run this on a machine of the cluster (ray job submit does), with the address auto.",
+        )
+    return host.strip("[]"), int(port)
 
 
 def _silent(address: str, said: str) -> StoreError:
