@@ -360,7 +360,7 @@ SUBJECTS: dict[str, Subject] = {
     "rows as an array": Subject(lambda f: (f / "source.json").write_text(json.dumps(ROWS)), "source*", _check),
     "rows as parquet": Subject(lambda f: _write_table(f / "source.parquet", pa.Table.from_pylist(ROWS)), "source*", _check),
     "rows as arrow": Subject(lambda f: _write_table(f / "source.arrow", pa.Table.from_pylist(ROWS)), "source*", _check),
-    **{f"export to {to}": _exported(to) for to in ("trl", "megatron-bridge", "mds", "olmo-core")},
+    **{f"export to {to}": _exported(to) for to in ("trl", "megatron-bridge", "mds")},
     "spec": Subject(
         lambda f: (f / "spec.json").write_text(SPEC.with_(columns={"text": "a"}, template_options={"x": [1]}).to_json()),
         "spec.json",

@@ -397,3 +397,15 @@ def test_real_chats_with_tools_are_encoded(shared: Path, qwen3: Path, encoders: 
         assert not any(question in text for question in asked)
         calls += text.count("<tool_call>")
     assert calls > 50
+
+
+def test_a_text_that_the_tokenizer_does_not_take_is_that_record_s_error() -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="[UNK]"))  # names an unknown token and has none
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    encoder = Encoder(tokenizer, PackSpec(capacity=8, append_eos="never"))
+    first, second, third = encoder.encode_batch([{"text": "a b"}, {"text": "c"}, {"text": "b"}])
+    encoder.close()
+    assert first.input_ids.tolist() == [0, 1] and third.input_ids.tolist() == [1]  # type: ignore[union-attr]
+    assert isinstance(second, RecordError) and "UNK" in second.found

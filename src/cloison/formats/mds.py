@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.checking.ragged import Ragged
-from cloison.errors import InputError, StoreError
+from cloison.errors import InputError, CloisonError, StoreError
 from cloison.formats.flat import TARGETED, Piece, each_shard, has_weights, pieces
 from cloison.places import Place
 from cloison.segments import IGNORE
@@ -186,7 +186,9 @@ def _read_shard(folder: Path, shard: Any, names: tuple[str, ...]) -> dict[str, R
                 at += length
             if at != int(offsets[row + 1]):
                 raise StoreError("an MDS sample must fill its place.", f"Sample {row} does not.", "Download the shard again.")
-    except (KeyError, TypeError, ValueError) as error:
+    except CloisonError:
+        raise
+    except Exception as error:  # what numpy and the index's own values raise is of many kinds
         raise StoreError(f"{folder} must hold MDS shards.", f"One does not parse: {error!r}.", "Download it again.") from error
     return {columns[k]: _joined(rows) for k, rows in parts.items()}
 

@@ -25,7 +25,7 @@ from cloison.text.provenance import CharSpan
 from cloison.text.sandbox import Job, Sandbox
 from cloison.text.shapes import Example, Reading, check_columns, read_record, recognise, refuse_marks
 from cloison.text.targets import ROLES, SAMPLE, labels, role_code, span_array
-from cloison.text.tokenizer import NO_VOCABULARY, load_tokenizer, save_tokenizer
+from cloison.text.tokenizer import NO_VOCABULARY, load_tokenizer, save_tokenizer, tokenizer_errors
 from cloison.text.tokens import read_tokens
 
 __all__ = ["Encoded", "Encoder", "encode"]
@@ -275,17 +275,38 @@ class Encoder:
         self, records: Sequence[Mapping[str, Any]], prepared: Sequence[_Text | Encoded | RecordError]
     ) -> list[Encoded | RecordError]:
         texts = [one.text for one in prepared if isinstance(one, _Text)]
-        encodings = iter(self.vocabulary.backend.encode_batch(texts, add_special_tokens=False)) if texts else iter(())
+        encodings = iter(self._encodings(texts))
         out: list[Encoded | RecordError] = []
         for record, one in zip(records, prepared, strict=True):
             if not isinstance(one, _Text):
                 out.append(one)
                 continue
+            encoding = next(encodings)
             try:
-                out.append(self._encoded(one, next(encodings), self._carried(record)))
+                if isinstance(encoding, RecordError):
+                    raise encoding
+                out.append(self._encoded(one, encoding, self._carried(record)))
             except RecordError as error:
                 out.append(error)
         return out
+
+    def _encodings(self, texts: list[str]) -> Sequence[Any]:
+        """Return the encoding of each text, or the RecordError of one that the tokenizer does not take."""
+        backend = self.vocabulary.backend
+        if not texts:
+            return ()
+        try:
+            with tokenizer_errors(""):
+                return list(backend.encode_batch(texts, add_special_tokens=False))
+        except InputError:  # of one of them: a letter that is not in the vocabulary, say, and no token for unknown ones
+            out: list[Any] = []
+            for text in texts:
+                try:
+                    with tokenizer_errors("the tokenizer must take every text"):
+                        out.append(backend.encode(text, add_special_tokens=False))
+                except InputError as error:
+                    out.append(RecordError(error.asked, error.found, "Use another tokenizer, or leave the record out."))
+            return out
 
     def _encoded(self, one: _Text, encoding: Any, columns: Mapping[str, Any]) -> Encoded:
         ids = encoding.ids

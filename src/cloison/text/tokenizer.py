@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cloison.errors import InputError
+from cloison.errors import CloisonError, InputError
 from cloison.places import local_folder, place
 
-__all__ = ["NO_VOCABULARY", "Vocabulary", "load_tokenizer", "save_tokenizer"]
+__all__ = ["NO_VOCABULARY", "Vocabulary", "load_tokenizer", "save_tokenizer", "tokenizer_errors"]
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -115,10 +116,14 @@ def _from_path(path: Path) -> Vocabulary:
             "There is none." if path.exists() else "There is no such path.",
             "Write one with save_pretrained of a fast tokenizer; names of hubs are not looked up.",
         )
-    try:
+    with tokenizer_errors(f"{file} must be a tokenizer.json"):
         backend = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises bare Exceptions
-        raise InputError(f"{file} must be a tokenizer.json.", f"It does not load: {error}.", "Mend or replace it.") from error
+    with tokenizer_errors(f"{folder} must be a tokenizer as save_pretrained writes it"):
+        return _with_texts(backend, folder)
+
+
+def _with_texts(backend: Any, folder: Path) -> Vocabulary:
+    """Return the Vocabulary of ``backend`` with the special tokens and templates of ``folder``."""
     config = _json(folder / "tokenizer_config.json")
     named = _json(folder / "special_tokens_map.json") | config
     special = {name: text for name in _NAMED if (text := _token_text(named.get(name))) is not None}
@@ -130,6 +135,18 @@ def _from_path(path: Path) -> Vocabulary:
     if more.is_dir():
         templates |= {one.stem: one.read_text(encoding="utf-8") for one in sorted(more.glob("*.jinja"))}
     return _assembled(backend, special, templates)
+
+
+@contextmanager
+def tokenizer_errors(asked: str) -> Iterator[None]:
+    """Turn what the tokenizers library raises into an InputError: bare Exceptions, and panics, which are not even those."""
+    try:
+        yield
+    except (CloisonError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        why = (str(error).splitlines() or [""])[0][:300]
+        raise InputError(f"{asked}.", f"It does not load: {why or type(error).__name__}.", "Mend or replace it.") from error
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -152,7 +169,9 @@ def _templates(value: Any) -> dict[str, str]:
     if isinstance(value, str):
         return {"default": value}
     if isinstance(value, list):
-        return {str(one["name"]): str(one["template"]) for one in value}
+        if not all(isinstance(one, dict) and isinstance(one.get("template"), str) for one in value):
+            raise InputError("a list of chat templates holds {name, template}.", f"It is {ascii(value)[:80]}.", "Mend it.")
+        return {str(one.get("name")): one["template"] for one in value}
     return {str(name): str(text) for name, text in value.items()} if isinstance(value, Mapping) else {}
 
 
