@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.checking.ragged import Ragged
-from cloison.errors import InputError, CloisonError, StoreError
+from cloison.errors import CloisonError, InputError, StoreError
 from cloison.formats.flat import TARGETED, Piece, each_shard, has_weights, pieces
 from cloison.places import Place
 from cloison.segments import IGNORE
