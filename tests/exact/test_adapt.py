@@ -113,10 +113,21 @@ def test_a_model_that_looks_ahead_is_refused_unless_that_is_meant(name):
 def test_what_is_chosen_is_shown_on_one_line(capsys):
     adapter = adapt(built("llama"))
     shown = capsys.readouterr().err
-    assert shown.startswith("cloison: LlamaForCausalLM (eager attention, float32, cpu) runs packed blocks by d: own attention")
+    assert shown.startswith("cloison: LlamaForCausalLM (eager, float32, cpu) runs packed blocks by d: own attention")
     assert shown.count("\n") == 1
     assert "0 of 56 cells moved" in shown
     assert repr(adapter) == f"Adapter({adapter.certificate.line()})"
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba", "phi3"])
+def test_the_line_is_short_and_the_certificate_has_the_rest(name):
+    adapter = adapt(built(name), show=False)
+    line, plain = adapter.certificate.line(), adapter.certificate.to_dict()
+    assert len(line) <= 160
+    assert line.split("; ")[1:3] == ["isolation: 0 of 56 cells moved", "equality: within rounding"]
+    assert ("; on a twin of 2 layers" in line) == (name == "phi3")
+    assert adapter.way.detail in plain["way"]
+    assert "parameter gradients" in plain["verdicts"]["equality"]
 
 
 def test_outside_the_call_the_model_is_untouched():

@@ -11,12 +11,17 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from cloison.errors import InputError
+from cloison.exact.ways import RUNGS
 from cloison.spec import canonical_hash
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["Certificate", "Vitals", "check_vitals", "compiled", "set_up", "vitals"]
+
+
+LINE = 160
+"""Characters of a line for people."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +77,18 @@ class Certificate:
         return json.dumps(self.to_dict(), sort_keys=True, indent=2, default=str)
 
     def line(self) -> str:
-        """Return what was chosen and proven, on one line."""
-        attention = f"{self.set_up['attention']} attention" if self.set_up["attention"] else "attention of its own"
-        return (
-            f"{self.set_up['model']} ({attention}, {self.set_up['dtype']}, {self.set_up['device']}) runs packed blocks by "
-            f"{self.way}; {self.verdicts.get('isolation', 'isolation not tested')}; "
-            f"{self.verdicts.get('equality', 'equality not tested')}" + (f"; {self.twin}" if self.twin else "")
-        )
+        """Return what was chosen and proven, on one line of at most 160 characters (longer only where names are): `to_dict` has
+        every figure."""
+        facts = ", ".join(filter(None, (self.set_up[name] for name in ("attention", "dtype", "device"))))
+        shown = f"{self.set_up['model']} ({facts}) runs packed blocks by "
+        proven = [
+            self.verdicts.get("isolation", "isolation: not tested").split(" (")[0],
+            ":".join(self.verdicts.get("equality", "equality: not tested").split(":")[:2]),
+            self.twin.split(",")[0].removeprefix("chosen "),
+        ]
+        rest = "".join(f"; {part}" for part in proven if part)
+        whole = f"{shown}{self.way}{rest}"
+        return whole if len(whole) <= LINE else f"{shown}{self.rung}: {RUNGS[self.rung]}{rest}"
 
 
 def set_up(model: torch.nn.Module) -> dict[str, Any]:
