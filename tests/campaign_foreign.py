@@ -34,6 +34,7 @@ PACKAGES = {
     f"jmespath s3transfer {_GOOGLE} google-crc32c proto-plus protobuf pyasn1 pyasn1-modules "
     "cryptography cffi pycparser requests urllib3 idna certifi charset-normalizer filelock bettermap rich six python-dateutil",
     "megatron": "megatron-core==0.16.1",
+    "megatron-bridge": "megatron-bridge==0.3.1 megatron-core==0.16.1 six",
     "grain": "grain==0.2.18 array-record absl-py etils importlib-resources zipp cloudpickle protobuf",
     "datatrove": "datatrove==0.10.1 humanize loguru",
 }
@@ -108,6 +109,49 @@ for block in documents:
     for ids in block:
         builder.add_item(torch.tensor(ids)); builder.end_document()
 builder.finalize(theirs + "/x.idx")
+""",
+    "megatron-bridge": """
+import glob, pathlib, sys, types
+from importlib.machinery import ModuleSpec
+# Its packages import GPU kernels when they are imported; the data sets need none of them.
+root = next(path for folder in sys.path if (path := pathlib.Path(folder) / "megatron" / "bridge").is_dir())
+for name in ("", ".data", ".data.datasets", ".training", ".training.tokenizers", ".utils"):
+    module = types.ModuleType("megatron.bridge" + name)
+    module.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
+    module.__spec__ = ModuleSpec(module.__name__, None, is_package=True)
+    sys.modules[module.__name__] = module
+import numpy as np
+import pyarrow.parquet as pq
+from megatron.bridge.data.datasets.sft import GPTSFTPackedDataset
+# This release reads rows from .npy; later ones read the same rows from Parquet, each cell by as_py, as here.
+rows = []
+for file in sorted(glob.glob(dest + "/training_*-*.idx.parquet")):
+    table = pq.read_table(file)
+    rows += [{name: table.column(name)[i].as_py() for name in ("input_ids", "loss_mask", "seq_start_id")}
+             for i in range(table.num_rows)]
+array = np.empty(len(rows), object)
+array[:] = rows
+np.save("rows.npy", array)
+class Tokenizer:
+    eos_id = eos
+(metadata,) = glob.glob(dest + "/*_metadata.jsonl")
+unused = {"prompt_template": "{input} {output}", "label_key": "output", "truncation_field": "input"}
+data = GPTSFTPackedDataset("rows.npy", Tokenizer(), max_seq_length=capacity, pad_to_max_length=True, pad_cu_seqlens=True,
+                           pack_metadata_file_path=metadata, **unused)
+blocks, widths = [], set()
+for i in range(len(data)):
+    batch = data.collate_fn([data[i]])
+    edges = batch["cu_seqlens"][0, : int(batch["cu_seqlens_argmin"][0])].tolist()
+    # What the kernels are told of all rows holds for this one, its padding included.
+    assert max(b - a for a, b in zip(edges, edges[1:])) <= int(batch["max_seqlen"][0])
+    widths.add(len(edges))
+    block = []
+    for a, b in list(zip(edges, edges[1:]))[: len(rows[i]["seq_start_id"])]:
+        tokens, labels, mask = (batch[name][0, a:b].tolist() for name in ("tokens", "labels", "loss_mask"))
+        assert tokens[1:] == labels[:-1] and batch["position_ids"][0, a:b].tolist() == list(range(b - a))
+        block.append([[tokens[0], *labels], [False, *map(bool, mask)]])
+    blocks.append(block)
+assert len(widths) == 1
 """,
     "grain": """
 import glob
