@@ -217,11 +217,22 @@ def test_a_file_that_is_cut_off_is_an_error_that_names_it(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("body", ['[{"a": 1}, {"a": ', '[{"a": 1} {"a": 2}]', '[{"a": 1}] tail', '[{"a": 1},]', "[" * 50_000])
-def test_a_broken_array_raises_since_the_rest_cannot_be_read(body: str, tmp_path: Path) -> None:
+def test_a_broken_array_ends_in_an_error_that_says_that_the_rest_cannot_be_read(body: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(body)
-    with pytest.raises(RecordError) as raised:
-        records(open_sources([str(tmp_path / "a.json")]))
-    assert "array" in raised.value.asked
+    *good, last = records(open_sources([str(tmp_path / "a.json")]))
+    assert all(isinstance(record, dict) for record in good)
+    assert isinstance(last, RecordError) and "array" in last.asked
+    assert f"(row {len(good)}); what follows cannot be read" in last.found
+
+
+def test_a_broken_array_is_skipped_from_there_on_where_that_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"input_ids": [1, 2]}, {"input_ids": [3, 4]} {"input_ids": [5, 6]}]')
+    (tmp_path / "b.json").write_text('[{"input_ids": [7, 8]}]')
+    with pytest.raises(RecordError, match="row 2: the file must hold one JSON array"):
+        pack(str(tmp_path), tmp_path / "strict", PackSpec(8))
+    packed = pack(str(tmp_path), tmp_path / "out", PackSpec(8), on_error="skip")
+    assert packed.ledger.entries["skipped"].indices.tolist() == [2]
+    assert sorted(sample.input_ids[0] for block in packed for sample in block.samples()) == [1, 3, 7]
 
 
 def test_a_file_that_changed_is_refused(tmp_path: Path) -> None:

@@ -51,9 +51,17 @@ def _object(record: Any) -> dict[str, Any] | RecordError:
 def read_array(stream: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | RecordError]]:
     """Yield (row from 0, record) for the elements of a JSON array, holding one element and one buffer at a time.
 
-    Raises:
-        RecordError: the array itself is broken, so that where the next record begins cannot be told.
+    Where the array itself is broken, so that nobody can tell where the next record begins, the last one is an error that says so.
     """
+    row = -1
+    try:
+        for row, record in _elements(stream):
+            yield row, record
+    except RecordError as error:
+        yield row + 1, error
+
+
+def _elements(stream: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | RecordError]]:
     decode = codecs.getincrementaldecoder("utf-8-sig")()
     decoder = json.JSONDecoder()
     buffer, place, ended, row = "", 0, False, 0
@@ -65,9 +73,7 @@ def read_array(stream: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | RecordE
         try:
             buffer = buffer[place:] + decode.decode(piece, final=ended)
         except UnicodeDecodeError as error:
-            raise RecordError(
-                "a JSON array must be valid UTF-8.", f"After row {row - 1}: {error.reason}.", "Convert it."
-            ) from error
+            raise broken(f"It is no valid UTF-8: {error.reason}") from error
         place = 0
 
     def next_mark() -> str:
@@ -82,7 +88,9 @@ def read_array(stream: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | RecordE
 
     def broken(found: str) -> RecordError:
         return RecordError(
-            "the file must hold one JSON array of records.", f"{found} (row {row}).", "Mend the file; the rest cannot be read."
+            "the file must hold one JSON array of records.",
+            f"{found} (row {row}); what follows cannot be read.",
+            "Mend the file.",
         )
 
     if next_mark() != "[":

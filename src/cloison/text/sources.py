@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cloison.errors import ChangedError, InputError, RecordError
-from cloison.places import opened, place, stamp
+from cloison.places import Remote, opened, place, stamp, together
 from cloison.spec import PackSpec
 from cloison.text.columnar import arrow_jobs, parquet_jobs, read_arrow, read_parquet
 from cloison.text.finding import KINDS, Spool, kind_of, paths_of
@@ -124,15 +124,15 @@ def open_sources(
         InputError: a source that is not there, of a kind that is not known, or empty of records.
         StoreError: a file that cannot be read.
     """
-    files: list[SourceFile] = []
     skipped: list[str] = []
-    for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
-        for path in paths_of(str(source), spool, skipped):
-            files.append(_file(path))
+    listed = [sources] if isinstance(sources, (str, os.PathLike)) else sources
+    paths = [path for source in listed for path in paths_of(str(source), spool, skipped)]
+    far = any(isinstance(place(path), Remote) for path in paths)
+    files = together(_file, paths, far=far)
     if not files:
         found = f"There are none; not read: {', '.join(skipped[:3])}." if skipped else "There are none."
         raise InputError(f"the source {', '.join(map(str, sources))} must have files.", found, f"Kinds: {', '.join(KINDS)}.")
-    jobs = [job for file in files for job in _jobs(file, spec)]
+    jobs = [job for found in together(lambda file: _jobs(file, spec), files, far=far) for job in found]
     reading, problem = _first_reading(jobs, spec)
     return Source(tuple(files), tuple(jobs), tuple(skipped), reading, problem)
 
@@ -144,7 +144,6 @@ def read_chunk(job: Mapping[str, Any]) -> Iterator[tuple[Where, dict[str, Any] |
 
     Raises:
         ChangedError: the file is not the one that `open_sources` saw.
-        RecordError: a JSON array is broken, so that the rest of the file cannot be read.
         StoreError: the file cannot be read to its end.
     """
     path, kind, start, stop = job["path"], job["kind"], job["start"], job["stop"]
