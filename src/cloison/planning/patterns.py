@@ -8,7 +8,7 @@ are two passes over the samples: count, and scatter their ids. `fill` does the s
 3. blocks in pattern order take the next ids of their classes and are written to their shuffled place, many blocks of a pattern
    at a time and item by item: their items are rows of one stretch of ids, so no loop is shorter than the run of blocks.
 
-Cost: 3-4 ns a sample on one thread while they fit the cache, 6-8 above; 2 x 4 bytes a sample (uint32 ids), 16 a block.
+Cost: 3-4 ns a sample on one thread while they fit the cache, 6-12 above; 2 x 4 bytes a sample (uint32 ids), 16 a block.
 """
 
 from __future__ import annotations
