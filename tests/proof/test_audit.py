@@ -13,9 +13,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
+import cloison  # noqa: E402
 from cloison.errors import FindingsError, InputError  # noqa: E402
 from cloison.proof.audit import Audit  # noqa: E402
 from cloison.proof.guard import Guard  # noqa: E402
+from cloison.samples import Sample  # noqa: E402
 from tests.proof.trainers import flattening, hf, history, rows, sft  # noqa: E402
 
 
@@ -155,6 +157,23 @@ def test_prompts_are_known_from_the_samples(tmp_path: Path) -> None:
 
     report = audited(hf(tmp_path, "llama", careless, data=Dataset.from_list(rows(prompt=2))))
     assert kinds(report) == ["prompt_trained"]
+
+
+def test_blocks_are_known_by_their_segments(tmp_path: Path) -> None:
+    """A Trainer on cloison's own blocks: the samples of the blocks are the truth, and a collator that forgets them is named."""
+    samples = [Sample(row["input_ids"], row["labels"]) for row in rows(40, prompt=2)]
+    blocks = cloison.pack_samples(samples, capacity=48)
+    report = audited(hf(tmp_path, "llama", cloison.collate, data=blocks))
+    assert report.ok, str(report)
+    assert report["isolation"].status == "exact" and "the samples" in report["isolation"].evidence["boundaries"]
+    assert report["targets"].evidence["labels"] == "known"
+
+    def forgetful(blocks: list[Any]) -> dict[str, Any]:
+        batch = cloison.collate(blocks)
+        return {"input_ids": batch["input_ids"], "labels": batch["input_ids"].clone()}
+
+    report = audited(hf(tmp_path, "llama", forgetful, data=blocks))
+    assert kinds(report) == ["boundary_target", "leak", "prompt_trained"]
 
 
 def test_samples_may_be_passed(tmp_path: Path) -> None:

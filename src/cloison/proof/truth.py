@@ -88,7 +88,9 @@ UNKNOWN = -200
 
 
 class SampleIndex:
-    """Samples by their tokens, for finding them in rows. ``rows`` are mappings with ``input_ids``, `Sample`s, or lists of ids.
+    """Samples by their tokens, for finding them in rows.
+
+    ``rows`` are mappings with ``input_ids``, `Sample`s, lists of ids, or `Block`s, of which each segment is a sample.
 
     At most ``limit`` are taken; `complete` says whether these were all.
     """
@@ -100,7 +102,7 @@ class SampleIndex:
         self._openings: set[tuple[int, ...]] | None = None
         self._closings: set[tuple[int, ...]] | None = None
         self._by_tail: dict[tuple[int, ...], list[npt.NDArray[np.int64]]] = {}
-        for row in rows:
+        for row in _samples_of(rows):
             if self.size >= limit:
                 self.complete = False
                 break
@@ -201,6 +203,14 @@ class SampleIndex:
 
 
 _HEAD = 8
+
+
+def _samples_of(rows: Iterable[Any]) -> Iterator[Any]:
+    for row in rows:
+        if isinstance(row, Block):
+            yield from row.samples()
+        else:
+            yield row
 
 
 def _ids_and_labels(row: Any) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64] | None]:
