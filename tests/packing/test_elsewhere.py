@@ -43,8 +43,8 @@ def undisturbed(token_corpus: Path, tmp_path_factory: pytest.TempPathFactory, tr
 
 
 def made(store: ObjectStore) -> dict[str, str]:
-    """Return what a run made in the store."""
-    return {path: found for path, found in store.hashes("bucket").items() if not path.startswith("in/")}
+    """Return what a run made in the store, without what it keeps of sources that are far away."""
+    return {path: found for path, found in store.hashes("bucket").items() if not path.startswith(("in/", "tokens/.hashes"))}
 
 
 def command(workers: int) -> list[str]:
@@ -63,7 +63,7 @@ def test_in_memory_without_rename_the_bytes_are_those_of_the_local_disk(
     there = pack("memory://bucket/in", "memory://bucket/out", spec, tokenizer=tokenizer)
     assert (there.fingerprint, there.manifest) == (here.fingerprint, here.manifest)
     found = {path.removeprefix("/bucket/"): bare_memory.cat_file(path) for path in bare_memory.find("/bucket")}
-    files = {path: content for path, content in found.items() if not path.startswith("in/")}
+    files = {path: content for path, content in found.items() if not path.startswith(("in/", "tokens/.hashes"))}
     assert files == {path: (tmp_path / "made" / path).read_bytes() for path in tree(tmp_path / "made")}
     assert [block.input_ids.tolist() for block in there] == [block.input_ids.tolist() for block in here]
     there.verify()
@@ -206,7 +206,23 @@ def test_the_top_of_a_bucket_has_nothing_beside_it(bare_memory: Any, tmp_path: P
     assert len(pack("memory://in.jsonl", "memory://out", PackSpec(8), tokens=tmp_path / "tokens")) == 1
 
 
-def test_sources_in_every_form_are_read_there_as_here(tmp_path: Path, tokenizer: str, bare_memory: Any) -> None:
+def test_sources_are_read_once_to_be_hashed(store: ObjectStore) -> None:
+    key = "bucket/in/part-0.jsonl"
+    first = pack("loopback://bucket/in", "loopback://bucket/out", PackSpec(64))
+    store.asked.clear()
+    second = pack("loopback://bucket/in", "loopback://bucket/other", PackSpec(128))
+    assert store.asked["GET", key] == 2, "its beginning, to see what it is, and its first record"
+    assert first.manifest.token_key == second.manifest.token_key
+    store.objects[key] = store.objects[key].replace(b"source", b"sauces")
+    third = pack("loopback://bucket/in", "loopback://bucket/third", PackSpec(128))
+    assert third.manifest.token_key != second.manifest.token_key
+    store.objects["bucket/tokens/.hashes.json"] = b"{not JSON"
+    assert pack("loopback://bucket/in", "loopback://bucket/fourth", PackSpec(128)).fingerprint == third.fingerprint
+
+
+def test_sources_in_every_form_are_read_there_as_here(
+    tmp_path: Path, tokenizer: str, bare_memory: Any, own_scratch: Path
+) -> None:
     import gzip
     import json
 
@@ -233,6 +249,7 @@ def test_sources_in_every_form_are_read_there_as_here(tmp_path: Path, tokenizer:
     local = pack(str(here), tmp_path / "out", spec)
     assert local.ledger.samples_in == 200
     assert pack("memory://bucket/in", "memory://bucket/out", spec).manifest == local.manifest
+    assert not [path for path in own_scratch.rglob("*") if path.is_file()], "the run left copies"
 
 
 def test_what_cloison_wrote_below_a_source_is_no_source(bare_memory: Any, tmp_path: Path, tokenizer: str) -> None:

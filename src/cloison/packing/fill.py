@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from cloison.errors import StoreError
 from cloison.packing.targets import choose, fill_targets, flat_ranges
-from cloison.places import Place, Remote, fetched, place, size, sizes, stamp
+from cloison.places import Place, Remote, fetched, place, size, sizes, stamp, together
 from cloison.segments import IGNORE
 from cloison.spec import PackSpec
 from cloison.store.columns import BlockRows, Carried, schema
@@ -31,8 +31,6 @@ __all__ = ["BATCH_TOKENS", "PLAN_ARRAYS", "Fill", "finished", "gather", "prepare
 
 BATCH_TOKENS = 1 << 19
 """Token positions that are gathered and written at once: the memory of this step is some tens of bytes for each."""
-
-_ASKED_AT_ONCE = 8
 
 _RECORD = {"index": "count", "shard": SHARD, "counts": each("count")}
 
@@ -93,9 +91,8 @@ def finished(out: Place, work: Place, total: int) -> dict[int, dict[str, Any]]:
     """Return the records of those of ``total`` shards that an earlier run finished and whose content is as recorded."""
     noted = sizes(work)
     indices = [index for index in range(total) if f"{shard_name(index)}.json" in noted]
-    with ThreadPoolExecutor(_ASKED_AT_ONCE if isinstance(out, Remote) else 1) as pool:
-        records = pool.map(lambda index: _finished(out, work, index), indices)
-        return {index: record for index, record in zip(indices, records, strict=True) if record is not None}
+    records = together(lambda index: _finished(out, work, index), indices, far=isinstance(out, Remote))
+    return {index: record for index, record in zip(indices, records, strict=True) if record is not None}
 
 
 def _finished(out: Place, work: Place, index: int) -> dict[str, Any] | None:

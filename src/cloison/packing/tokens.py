@@ -6,7 +6,6 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from cloison.errors import ChangedError, StoreError
 from cloison.packing.engines import IN_THIS_PROCESS, Engine
+from cloison.packing.hashes import source_hashes
 from cloison.packing.heap import fewer_collections
 from cloison.packing.plain import error_from_plain
 from cloison.packing.tokenise import Tokenise
@@ -33,6 +33,7 @@ from cloison.places import (
     size,
     sizes,
     stamp,
+    together,
 )
 from cloison.spec import FORMAT_VERSION, PackSpec, canonical_hash
 from cloison.store.files import claim, file_sha256, replacing, sweep
@@ -40,15 +41,22 @@ from cloison.store.packed import Packed
 from cloison.store.records import write_record
 from cloison.store.tokens import TokenStore, chunk_is_whole, open_token_store
 from cloison.text.encode import Encoder
-from cloison.text.sources import Source, open_sources
+from cloison.text.sources import Source, SourceFile, open_sources
 
-__all__ = ["TOKENIZER", "Progress", "Tokens", "ensure_tokens", "tokenizer_of"]
+__all__ = [
+    "TOKENIZER",
+    "Progress",
+    "Tokens",
+    "ensure_tokens",
+    "fill_store",
+    "skipped_records",
+    "token_key",
+    "tokenizer_of",
+    "write_store",
+]
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many pieces are done, and of how many."""
-
-_HASHED_AT_ONCE = 8
-"""Sources that are read at once for their hashes, where they are elsewhere than on disk."""
 
 Begun = Callable[[PackSpec, Sequence[tuple[str, str]]], None]
 """Called with the spec, its day resolved, and path and sha256 of each source file."""
@@ -100,8 +108,7 @@ def ensure_tokens(
     """
     claim(folder)
     opened = open_sources(sources, spec, spool=folder)
-    with ThreadPoolExecutor(_HASHED_AT_ONCE if any("://" in file.path for file in opened.files) else 2) as pool:
-        hashes = list(pool.map(lambda file: file_sha256(place(file.path)), opened.files))
+    hashes = source_hashes(opened.files, folder)
     encoder = Encoder(tokenizer, spec, opened.reading)
     try:
         if encoder.needs_date and spec.date is None:
@@ -110,18 +117,18 @@ def ensure_tokens(
             encoder = Encoder(tokenizer, spec, opened.reading)
         if begun is not None:
             begun(spec, [(file.path, found) for file, found in zip(opened.files, hashes, strict=True)])
-        key = _key(opened, hashes, encoder)
+        key = token_key(opened, hashes, encoder)
         home = folder / key
         store = open_token_store(home)
         made = 0
         if store is None:
             claim(home)
             sweep(home)
-            made, chunks = _fill(opened, spec, home, encoder, engine, on_error, progress)
+            made, chunks = fill_store(opened, spec, home, encoder, engine, on_error, progress)
             _unchanged(opened)
             if isinstance(tokenizer, (str, os.PathLike)):  # so that `show` finds it; not part of the store's meaning
                 _keep_tokenizer(local_folder(place(tokenizer)), home)
-            _write_store(home, key, opened, hashes, encoder, chunks)
+            write_store(home, key, opened, hashes, encoder, chunks)
             store = open_token_store(home)
             assert store is not None
         else:
@@ -133,6 +140,8 @@ def ensure_tokens(
     if skipped and on_error == "raise":
         raise error_from_plain(skipped[0]["error"])
     _forget_standard_input(opened, folder)
+    for far in {at.parent for file in opened.files if isinstance(at := place(file.path), Remote)}:
+        forget(far)
     return Tokens(store, key, spec, skipped, opened.describe(), made)
 
 
@@ -150,12 +159,15 @@ def _keep_tokenizer(tokenizer: Path, home: Place) -> None:
 
 
 def _unchanged(source: Source) -> None:
-    for file in source.files:
+    def same(file: SourceFile) -> bool:
         try:
-            same = stamp(place(file.path)) == (file.size_bytes, file.mtime_ns)
+            return stamp(place(file.path)) == (file.size_bytes, file.mtime_ns)
         except OSError:
-            same = False
-        if not same:
+            return False
+
+    checked = together(same, source.files, far=any(isinstance(place(file.path), Remote) for file in source.files))
+    for file, as_it_was in zip(source.files, checked, strict=True):
+        if not as_it_was:
             raise ChangedError(
                 f"{file.path} must not change while it is read.", "It did.", "Run again when nothing writes to it any more."
             )
@@ -168,12 +180,13 @@ def _forget_standard_input(source: Source, folder: Place) -> None:
             remove(place(file.path))
 
 
-def _key(source: Source, hashes: list[str], encoder: Encoder) -> str:
+def token_key(source: Source, hashes: list[str], encoder: Encoder) -> str:
+    """Return the key of the store of these sources: a hash of their content and of all that shapes the tokens."""
     content = [[file.kind, file.codec, found] for file, found in zip(source.files, hashes, strict=True)]
     return canonical_hash({"format": FORMAT_VERSION, "content": content, "tokens": encoder.token_key})
 
 
-def _fill(
+def fill_store(
     source: Source, spec: PackSpec, home: Place, encoder: Encoder, engine: Engine, on_error: str, progress: Progress | None
 ) -> tuple[int, list[dict[str, Any]]]:
     """Make the chunks that are not there, and return how many that were, and the records of all."""
@@ -223,7 +236,7 @@ def _save(encoder: Encoder, folder: Place) -> None:
             put(file, folder / file.name)
 
 
-def _write_store(
+def write_store(
     home: Place,
     key: str,
     source: Source,
@@ -231,6 +244,7 @@ def _write_store(
     encoder: Encoder,
     chunks: list[dict[str, Any]],
 ) -> None:
+    """Make the chunks in ``home`` a whole store, and remove what workers were fed with."""
     records: Counter[str] = Counter()
     for job, chunk in zip(source.jobs, chunks, strict=True):
         records[job["path"]] += chunk["num_samples"]

@@ -3,7 +3,7 @@
 from cloison.places.copies import borrowed, fetched, forget, local_folder, scratch
 from cloison.places.ranges import RangedFile, hold, opened, random_access
 from cloison.places.remote import Place, Remote, on_disk, place
-from cloison.places.verbs import absolute, beside, create, found, put, read, remove, remove_tree, size, sizes, stamp
+from cloison.places.verbs import absolute, beside, create, found, put, read, remove, remove_tree, size, sizes, stamp, together
 
 __all__ = [
     "Place",
@@ -30,4 +30,5 @@ __all__ = [
     "size",
     "sizes",
     "stamp",
+    "together",
 ]

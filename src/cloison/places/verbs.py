@@ -6,14 +6,49 @@ import hashlib
 import os
 import re
 import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cloison.errors import InputError
 from cloison.places.remote import Place, Remote, tried
 
-__all__ = ["absolute", "below", "beside", "create", "found", "put", "read", "remove", "remove_tree", "size", "sizes", "stamp"]
+__all__ = [
+    "absolute",
+    "below",
+    "beside",
+    "create",
+    "found",
+    "put",
+    "read",
+    "remove",
+    "remove_tree",
+    "size",
+    "sizes",
+    "stamp",
+    "together",
+]
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_AT_ONCE = 16
+
+
+def together(do: Callable[[T], R], things: Sequence[T], *, far: bool, near: int = 1) -> list[R]:
+    """Return ``do(thing)`` of each, in order; several at once, on threads, since what is far away is waited for.
+
+    Args:
+        far: whether places are asked that are not on the local disk; if not, ``near`` threads do it.
+    """
+    threads = min(_AT_ONCE if far else near, len(things))
+    if threads <= 1:
+        return [do(thing) for thing in things]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(do, things))
 
 
 _IDENTITY = (

@@ -9,7 +9,6 @@ empty ones are rows of length 0. The columns of a unit: ``input_ids`` list<int32
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cloison.errors import ChangedError, RecordError, StoreError
-from cloison.places import Place, fetched, size
+from cloison.places import Place, fetched, size, together
 from cloison.store.files import file_sha256, replacing, store_errors
 from cloison.store.records import each, read_record, write_record
 
@@ -30,9 +29,6 @@ UNIT_TOKENS = 1 << 22
 """Tokens after which a unit is closed: what writing and reading a store holds at once."""
 
 CARRY = "carry:"
-
-_DOWNLOADS = 8
-"""Chunks that are copied from another file system at once."""
 
 _ERROR = dict.fromkeys(("type", "asked", "found", "remedy"), "text")
 _CHUNK = {
@@ -282,8 +278,7 @@ def open_token_store(folder: Place) -> TokenStore | None:
 def _copies(folder: Place, chunks: Sequence[Mapping[str, Any]]) -> Iterable[Path]:
     if isinstance(folder, Path):
         return [folder / chunk["name"] for chunk in chunks]
-    with ThreadPoolExecutor(_DOWNLOADS) as pool:
-        return list(pool.map(lambda chunk: _copy(folder / chunk["name"], chunk), chunks))
+    return together(lambda chunk: _copy(folder / chunk["name"], chunk), chunks, far=True)
 
 
 def _copy(path: Place, chunk: Mapping[str, Any]) -> Path:

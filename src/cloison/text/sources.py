@@ -19,7 +19,8 @@ from cloison.spec import PackSpec
 from cloison.text.columnar import arrow_jobs, parquet_jobs, read_arrow, read_parquet
 from cloison.text.finding import KINDS, Spool, kind_of, paths_of
 from cloison.text.jsonfiles import read_array, read_lines
-from cloison.text.shapes import BOUNDARIES, PARTS, Reading, recognise
+from cloison.text.packed_rows import BOUNDARIES, SIGNS
+from cloison.text.shapes import PARTS, Reading, recognise
 from cloison.text.streams import MOST_BYTES, guarded, open_stream
 
 __all__ = ["CHUNK_BYTES", "Source", "SourceFile", "Where", "open_sources", "read_chunk"]
@@ -208,7 +209,7 @@ def _file(path: str) -> SourceFile:
 def _jobs(file: SourceFile, spec: PackSpec | None) -> list[dict[str, Any]]:
     base = {"path": file.path, "kind": file.kind, "codec": file.codec, "size_bytes": file.size_bytes, "mtime_ns": file.mtime_ns}
     if file.kind in ("parquet", "arrow"):
-        columns = None if spec is None else sorted({*PARTS, *BOUNDARIES, *spec.columns.values(), *spec.carry})
+        columns = None if spec is None else sorted({*PARTS, *BOUNDARIES, *SIGNS, *spec.columns.values(), *spec.carry})
         parts = parquet_jobs(file.path) if file.kind == "parquet" else arrow_jobs(file.path)
         return [{**base, **job, "columns": columns} for job in parts]
     if file.kind == "jsonl" and not file.codec:
