@@ -309,8 +309,62 @@ def test_packed_blocks_are_not_read_as_samples(name: str, tmp_path: Path) -> Non
             writer.write_table(pa.table(blocks))
     else:
         (tmp_path / name).write_text(json.dumps({column: rows[0] for column, rows in blocks.items()}))
-    with pytest.raises(RecordError, match="has seq_lengths: it is a packed block"):
+    with pytest.raises(RecordError, match="It is a packed block: it has seq_lengths"):
         pack(str(tmp_path / name), tmp_path / "out", PackSpec(8))
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, pa.Table.from_pylist(rows).schema) as writer:
+            writer.write_table(pa.Table.from_pylist(rows))
+
+
+IDS = [1, 2, 3, 4, 5]
+PACKED = {
+    "position_ids": ([0, 1, 0, 1, 2], "position_ids begins again at token 2"),
+    "attention_mask": ([1, 1, 2, 2, 0], "attention_mask numbers 2 samples"),
+    "segment_ids": ([1, 1, 2, 2, 0], "segment_ids numbers 2 samples"),
+    "sequence_id": ([0, 0, 1, 1, -1], "sequence_id numbers 2 samples"),
+    "cu_seq_lens_q": ([0, 2, 5], "it has cu_seq_lens_q"),
+}
+SINGLE = {
+    "position_ids": [[0, 1, 2, 3, 4], [0, 1, 2, 0, 0], [1, 1, 0, 1, 2], [0, 0, 0, 0, 0], [7, 8, 9, 10, 11]],
+    "attention_mask": [[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]],
+    "segment_ids": [[1, 1, 1, 0, 0], [3, 3, 3, 3, 3]],
+    "sequence_id": [[0, 0, 0, -1, -1]],
+}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
+@pytest.mark.parametrize("column", PACKED)
+def test_blocks_that_show_in_another_way_are_no_samples_either(column: str, kind: str, tmp_path: Path) -> None:
+    values, said = PACKED[column]
+    rows = [{"input_ids": IDS, column: SINGLE.get(column, [None])[0]}, {"input_ids": IDS, column: values}]
+    write_rows(tmp_path / f"rows.{kind}", rows)
+    with pytest.raises(RecordError, match=f"It is a packed block: {said}") as caught:
+        pack(str(tmp_path / f"rows.{kind}"), tmp_path / "out", PackSpec(8))
+    assert f"rows.{kind}, {'line 2' if kind == 'jsonl' else 'row 1'}" in caught.value.asked
+    assert "cloison import" in caught.value.remedy
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
+@pytest.mark.parametrize("column", SINGLE)
+def test_samples_with_such_columns_are_samples(column: str, kind: str, tmp_path: Path) -> None:
+    write_rows(tmp_path / f"rows.{kind}", [{"input_ids": IDS, column: values} for values in SINGLE[column]])
+    packed = pack(str(tmp_path / f"rows.{kind}"), tmp_path / "out", PackSpec(8))
+    assert packed.ledger.samples_kept == len(SINGLE[column])
+
+
+def test_rows_of_a_file_without_the_known_columns_are_not_lost(tmp_path: Path) -> None:
+    """The first file decides how records are read; a second one of other columns has broken records, not none."""
+    pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"content": ["c", "d", "e"]}), tmp_path / "b.parquet")
+    found = records(open_sources([str(tmp_path)], PackSpec(capacity=8)))
+    assert found == [{"text": "a"}, {"text": "b"}, {}, {}, {}]
 
 
 def test_a_file_of_a_byte_order_mark_alone_is_empty(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from cloison.places import Remote, fetched, place, random_access
 from cloison.segments import IGNORE
 from cloison.spec import PackSpec
 from cloison.store.tokens import SPAN_LAYOUT, UNIT_TOKENS, Unit
+from cloison.text.packed_rows import SIGNS, may_be_packed
 from cloison.text.shapes import recognise
 from cloison.text.targets import ROLES, SHAPES
 from cloison.text.tokens import runs
@@ -55,7 +56,7 @@ def columnar_batches(
     Raises:
         StoreError: the file cannot be read to its end.
     """
-    names = list(dict.fromkeys([*parts.values(), *spec.carry]))
+    names = [*parts.values(), *spec.carry]
     row = int(chunk["first"])
     try:
         for batch in _parquet(chunk, names, parts) if chunk["kind"] == "parquet" else _arrow(chunk, names, parts):
@@ -73,6 +74,9 @@ def batch_unit(batch: pa.RecordBatch, parts: Mapping[str, str], carry: tuple[str
     Args:
         size: of the vocabulary; 0 where it is not known.
     """
+    for name in batch.schema.names:
+        if name in SIGNS and _shows_blocks(name, batch.column(name)):
+            return None
     columns = {part: _flat(batch.column(name)) for part, name in parts.items()}
     if any(column is None for column in columns.values()):
         return None
@@ -107,6 +111,14 @@ def batch_unit(batch: pa.RecordBatch, parts: Mapping[str, str], carry: tuple[str
         np.full(lengths.size, SHAPES.index("tokens"), np.uint8),
         {name: _plain(batch.column(name)) for name in carry},
     )
+
+
+def _shows_blocks(name: str, column: pa.Array) -> bool:
+    """Return whether a row may be a block of several samples: then each is looked at, and refused by its place."""
+    if not _holds_integers(column.type):
+        return False
+    found = _flat(column)
+    return found is None or may_be_packed(name, found[0], found[1][:-1])
 
 
 def _whole(lengths: npt.NDArray[np.int64], role: str) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]:
@@ -159,7 +171,8 @@ def _parquet(chunk: Mapping[str, Any], names: list[str], parts: Mapping[str, str
         leaves = {group.column(i).path_in_schema.split(".")[0]: group.column(i).num_values for i in range(group.num_columns)}
         tokens = max(1, leaves[parts["input_ids"]] // max(1, group.num_rows))
         rows = max(1, UNIT_TOKENS // tokens)
-        yield from file.iter_batches(rows, row_groups=[chunk["start"]], columns=names, use_threads=False)
+        kept = _with_signs(names, file.schema_arrow.names)
+        yield from file.iter_batches(rows, row_groups=[chunk["start"]], columns=kept, use_threads=False)
 
 
 def _arrow(chunk: Mapping[str, Any], names: list[str], parts: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
@@ -174,4 +187,9 @@ def _arrow(chunk: Mapping[str, Any], names: list[str], parts: Mapping[str, str])
                 tokens = max(1, len(batch.column(parts["input_ids"]).flatten()) // max(1, batch.num_rows))
                 rows = max(1, UNIT_TOKENS // tokens)
                 for first in range(0, batch.num_rows, rows):
-                    yield batch.select(names).slice(first, rows)
+                    yield batch.select(_with_signs(names, batch.schema.names)).slice(first, rows)
+
+
+def _with_signs(names: list[str], there: list[str]) -> list[str]:
+    """Return ``names`` and those columns of a file that would show that its rows are blocks, each once."""
+    return list(dict.fromkeys([*names, *(name for name in there if name in SIGNS)]))

@@ -51,7 +51,8 @@ def _object(record: Any) -> dict[str, Any] | RecordError:
 def read_array(stream: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | RecordError]]:
     """Yield (row from 0, record) for the elements of a JSON array, holding one element and one buffer at a time.
 
-    Where the array itself is broken, so that nobody can tell where the next record begins, the last one is an error that says so.
+    Where the array itself is broken, so that nobody can tell where the next record begins, the last one is an error that says
+    so.
     """
     row = -1
     try:

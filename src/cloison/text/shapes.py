@@ -9,8 +9,9 @@ from typing import Any
 
 from cloison.errors import RecordError, SpecError
 from cloison.text.marks import has_marks
+from cloison.text.packed_rows import why_packed
 
-__all__ = ["BOUNDARIES", "PARTS", "Example", "Reading", "check_columns", "read_record", "recognise", "refuse_marks"]
+__all__ = ["PARTS", "Example", "Reading", "check_columns", "read_record", "recognise", "refuse_marks"]
 
 PARTS = {
     "messages": "a chat: a list of {role, content, ...}",
@@ -33,9 +34,6 @@ PARTS = {
     "chat_template_kwargs": "further variables of the template",
 }
 """What a column can be: the names on the left side of ``columns={"messages": "dialog"}``."""
-
-BOUNDARIES = ("seq_lengths", "seq_start_id", "cu_seqlens")
-"""Columns that say that a row of token ids is a block of several samples: read as one, they would see each other."""
 
 _LAYOUTS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("tokens", "input_ids", ("input_ids",), ("labels", "completion_mask", "assistant_masks")),
@@ -144,12 +142,8 @@ def recognise(record: Mapping[str, Any], columns: Mapping[str, str] | None = Non
         have = {part: columns.get(part, part) for part in (*must, *may)}
         if all(record.get(have[part]) is not None for part in must):
             found = {part: column for part, column in have.items() if column and record.get(column) is not None}
-            if shape == "tokens" and (packed := [name for name in BOUNDARIES if record.get(name) is not None]):
-                raise RecordError(
-                    "a record of input_ids must be one sample.",
-                    f"It has {packed[0]}: it is a packed block.",
-                    "Unpack first (cloison unpack, or cloison import), and pack what that gives.",
-                )
+            if shape == "tokens":
+                _refuse_blocks(record)
             if "weight" in columns:
                 found["weight"] = columns["weight"]
             return Reading(shape, layout, found, tuple(name for name in record if name not in {*found.values(), *carry}))
@@ -160,6 +154,16 @@ def recognise(record: Mapping[str, Any], columns: Mapping[str, str] | None = Non
         f"It has {have_}.",
         "Name them: columns={'prompt': 'question', 'completion': 'answer'}, or --columns prompt=question,completion=answer.",
     )
+
+
+def _refuse_blocks(record: Mapping[str, Any]) -> None:
+    if why := why_packed(record):
+        raise RecordError(
+            "a record of input_ids must be one sample.",
+            f"It is a packed block: {why}.",
+            "Pack the samples that it was made from: cloison unpack gives those of our blocks, cloison import those of token "
+            "stores; cut the rows of other blocks at their boundaries first.",
+        )
 
 
 def check_columns(columns: Mapping[str, str]) -> None:
@@ -180,6 +184,7 @@ def read_record(record: Mapping[str, Any], reading: Reading) -> Example:
     parts: dict[str, Any] = {part: record.get(column) for part, column in reading.columns.items()}
     weight = _weight(parts["weight"], "weight") if parts.get("weight") is not None else 1.0
     if reading.shape == "tokens":
+        _refuse_blocks(record)
         return Example("tokens", tokens={part: parts[part] for part in parts if part != "weight"}, weight=weight)
     if reading.shape == "text":
         return Example("text", texts=(_string(parts["text"], "text"),), weight=weight)
