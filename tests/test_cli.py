@@ -70,7 +70,7 @@ def test_an_overlong_sample_is_status_2_with_the_three_parts(
     asked, found, remedy = err.splitlines()
     assert asked == "cloison pack: every sample fits a block: capacity is 16."
     assert "samples are longer" in found
-    assert 'overflow="split"' in remedy
+    assert remedy.startswith("Pass --overflow split,")
     status, out, _ = run(capsys, *words, "--json")
     assert status == 2
     assert json.loads(out)["error"]["type"] == "OverlongError"
@@ -185,6 +185,22 @@ def test_show_refuses_a_block_that_is_not_there(ids: Path, tmp_path: Path, capsy
     status, _, err = run(capsys, "show", str(tmp_path / "out"), "--block", "999")
     assert status == 2
     assert "--block 999 must be a block" in err
+
+
+def test_the_bare_command_shows_its_help_as_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys)
+    assert (status, out) == (2, "")
+    assert err.startswith("usage: cloison") and all(f"  {name} " in err for name in cli.COMMANDS)
+
+
+def test_columns_are_heeded_where_there_is_no_terminal(
+    ids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "pack", str(ids), "--out", str(tmp_path / "out"), "--capacity", "64")
+    for columns, width in (("50", 50), ("80", 80), ("200", 200), ("", 120)):
+        monkeypatch.setenv("COLUMNS", columns)
+        longest = max(map(len, run(capsys, "show", str(tmp_path / "out"))[1].splitlines()))
+        assert width - 12 < longest <= width, columns
 
 
 def test_every_command_has_a_module_and_its_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,9 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         _print(outcome, as_json=args.json)
         return int(outcome.status)
     except CloisonError as error:
+        from cloison.view.option_words import as_options
+
         if args.json:
             print(json.dumps({"error": _plain(error)}, ensure_ascii=True))
-        for line in (f"cloison {name}: {error.asked}", error.found, error.remedy):
+        for line in (f"cloison {name}: {error.asked}", error.found, as_options(error.remedy, vars(args))):
             if line:
                 print(_safe(line), file=sys.stderr)
         return 1 if isinstance(error, FindingsError) else 2

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from cloison.errors import OverlongError
 from cloison.planning import Plan, compose, plan
+from cloison.view.option_words import as_options
 
 __all__ = ["length_summary", "plan_rows", "plan_table"]
 
@@ -36,6 +37,7 @@ _HEADS = (
     "steps",
     "s",
 )
+_OPTIONS = ("overflow", "capacity", "align", "max_sample_tokens")
 _MIXING = range(_HEADS.index("alike"), _HEADS.index("s"))
 """The columns that go into a second table where the terminal is narrow."""
 
@@ -152,7 +154,7 @@ def _refusals(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
         if "refused" in row:
             policies.setdefault((row["capacity"], row["refused"]), []).append(row["policy"])
     return [
-        Text(f"{', '.join(names)} at {capacity:,} {'is' if len(names) == 1 else 'are'} refused: {why}")
+        Text(f"{', '.join(names)} at {capacity:,} {'is' if len(names) == 1 else 'are'} refused: {as_options(why, _OPTIONS)}")
         for (capacity, why), names in policies.items()
     ]
 
