@@ -6,10 +6,10 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo story test lint docs atlas mutants campaign foreign bench
+.PHONY: help demo story test lint docs atlas mutants campaign foreign s3 bench
 
 help:           ## this list
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):[^#]*## /make \1\t/' | expand -t 16
+	@grep -E '^[a-z0-9]+:.*##' Makefile | sed -E 's/^([a-z]+):[^#]*## /make \1\t/' | expand -t 16
 
 demo: $(VENV)/.demo  ## the main job and its proof, on data that every machine has
 	$(BIN)/cloison demo --out demo
@@ -44,7 +44,10 @@ campaign: $(VENV)/.ready ## the main job killed, on full and failing disks, with
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.campaign --runs 100
 
 foreign: $(VENV)/.ready ## exports read by the real libraries, each in an environment of its own
-	$(BIN)/python tests/campaign_foreign.py
+	$(BIN)/python tests/campaign_foreign.py $(ONLY)
+
+s3: $(VENV)/.ready ## the main job on an S3 server on loopback, killed and gone on with; in an environment of its own
+	OMP_NUM_THREADS=1 $(BIN)/python tests/campaign_s3.py
 
 bench: $(VENV)/.ready ## every benchmark, each beside its peer in one run
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
