@@ -1,16 +1,18 @@
 """Exports read by the real libraries, and imports of what they write: each library in an environment of its own.
 
-Run it by ``make foreign``. For each library it makes a virtual environment under ``.foreign/`` that sees the project's own
-packages (torch, numpy, pyarrow), installs the library and what it imports, packs a small data set, exports it, lets the
-library read it and compares block by block; then the library writes its format and the import is compared with what was
-written. It ends with a line a library and status 1 where one differs. A library that does not install is told as such, and
-fails nothing.
+Run it by ``make foreign``, or ``make foreign ONLY="mds grain"`` for some of them. For each library it makes a virtual
+environment under ``.foreign/`` that sees the project's own packages (torch, numpy, pyarrow), installs the library and what it
+imports, packs a small data set, exports it, lets the library read it and compares block by block; then the library writes its
+format and the import is compared with what was written. It ends with a line a library and status 1 where one differs. A
+library that does not install is told as such, and fails nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -25,6 +27,7 @@ import cloison
 from cloison.segments import IGNORE
 
 CAPACITY, EOS = 64, 2
+HOME = Path(__file__).resolve().parents[1]
 
 # The packages that the readers below import, without what the project has already (torch above all).
 _GOOGLE = "google-api-core googleapis-common-protos google-cloud-storage google-cloud-core google-auth google-resumable-media"
@@ -39,11 +42,11 @@ PACKAGES = {
     "datatrove": "datatrove==0.10.1 humanize loguru",
 }
 
-READERS = {
-    "mds": """
+WITHOUT_PICTURES = """
 import sys, types
 from importlib.machinery import ModuleSpec
-# The library imports torchvision for data sets of pictures; its wheels fit one torch only.
+import transformers.image_utils  # which looks for torchvision once
+# Wheels of torchvision fit one torch only.
 for name in ("torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__spec__ = ModuleSpec(name, None)
@@ -51,6 +54,12 @@ sys.modules["torchvision.datasets"].VisionDataset = object
 sys.modules["torchvision.transforms.functional"].to_tensor = None
 sys.modules["torchvision"].transforms = sys.modules["torchvision.transforms"]
 sys.modules["torchvision.transforms"].ToTensor = None
+"""
+"""What goes before an import of MosaicML's library, which imports torchvision for data sets of pictures."""
+
+READERS = {
+    "mds": WITHOUT_PICTURES
+    + """
 import numpy as np
 from streaming import MDSWriter, StreamingDataset
 blocks = []
@@ -183,6 +192,9 @@ for block in documents:
 file.close()
 """,
 }
+RECIPES = {"mds": "mosaicml"}
+"""Pages of the documentation that run in the environment of a library, and nowhere else."""
+
 IMPORTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mds": ("mds", "", {}),
     "olmo-core": ("olmo-core", "", {"dtype": "uint32"}),
@@ -264,6 +276,17 @@ def compare(name: str, python: Path, work: Path) -> list[str]:
     return wrong
 
 
+def run_recipe(name: str, python: Path | str, folder: Path, before: str = "") -> str:
+    """Run all the Python of a recipe in ``folder``, and return what it wrote to standard error where it failed, else ""."""
+    text = (HOME / "docs" / "recipes" / f"{name}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    (folder / "recipe.py").write_text("\n".join([before, *blocks]), encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(HOME / "src")}
+    ran = subprocess.run([str(python), "recipe.py"], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return ran.stderr or "it failed" if ran.returncode else ""
+
+
 def _indented(text: str) -> str:
     return "".join(f"    {line}\n" if line.strip() else "\n" for line in text.splitlines())
 
@@ -282,6 +305,9 @@ def main() -> int:
             continue
         with tempfile.TemporaryDirectory(prefix="cloison-foreign-") as work:
             wrong = compare(name, python, Path(work))
+            if name in RECIPES:
+                (Path(work) / "recipe").mkdir()
+                wrong += filter(None, [run_recipe(RECIPES[name], python, Path(work) / "recipe", WITHOUT_PICTURES)])
         print(f"{name:12} {'right' if not wrong else 'WRONG'}: {PACKAGES[name].split()[0]}")
         for line in wrong:
             print(f"  {line}")
