@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from cloison.errors import SpecError
 
-__all__ = ["FORMAT_VERSION", "AppendEos", "OnEmpty", "Order", "Overflow", "PackSpec", "TrainOn", "canonical_hash"]
+__all__ = ["FORMAT_VERSION", "AppendEos", "OnEmpty", "Order", "Overflow", "PackSpec", "TrainOn", "canonical_hash", "need_spec"]
 
 FORMAT_VERSION = 1
 """Counts changes of what the files on disk mean."""
@@ -173,6 +173,20 @@ class PackSpec:
         return canonical_hash(
             {"format": FORMAT_VERSION, "token_key": token_key, "spec": self.to_dict(), "versions": dict(versions)}
         )
+
+
+def need_spec(spec: object) -> PackSpec:
+    """Return ``spec``, or raise a SpecError that says how to make one of what was passed."""
+    if isinstance(spec, PackSpec):
+        return spec
+    remedy = "Pass a cloison.PackSpec."
+    if isinstance(spec, int):
+        remedy = f"Pass cloison.PackSpec(capacity={spec})."
+    elif isinstance(spec, Mapping):
+        remedy = "Pass cloison.PackSpec.from_dict(...) of it."
+    elif isinstance(spec, (str, bytes)):
+        remedy = "Pass cloison.PackSpec.from_json of what the file holds."
+    raise SpecError("spec is a PackSpec.", f"It is {ascii(spec)[:80]} ({type(spec).__name__}).", remedy)
 
 
 def _at_least(spec: PackSpec, name: str, least: int) -> None:

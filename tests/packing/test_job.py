@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from cloison import PackSpec, pack, pack_samples, unpack
 from cloison.errors import InputError, ManifestError, OverlongError, RecordError, SpecError, StoreError
 from cloison.packing import tokens as token_step
 from cloison.segments import IGNORE
-from cloison.text.encode import Encoder
+from cloison.text.encode import Encoded, Encoder
 from tests.packing.corpus import chats, write_lines
 
 Tree = Callable[[Path], dict[str, str]]
@@ -371,6 +372,53 @@ def test_sources_without_anything_to_train_are_an_error_and_no_empty_data_set(
         pack(str(source), tmp_path / "out", spec, tokenizer=tokenizer)
     assert found in caught.value.found and remedy in caught.value.remedy
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [(4096, "PackSpec(capacity=4096)"), ({"capacity": 8}, "from_dict"), ('{"capacity": 8}', "from_json"), (None, "PackSpec")],
+)
+def test_what_is_no_spec_is_told_how_to_be_one(given: Any, remedy: str, corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="spec is a PackSpec") as caught:
+        pack(str(corpus), tmp_path / "out", given)
+    assert type(given).__name__ in caught.value.found and remedy in caught.value.remedy
+    assert not (tmp_path / "out").exists()
+
+
+def test_straddling_tokens_are_counted_where_they_are_trained(tmp_path: Path, tokenizer: str) -> None:
+    """Of samples that are packed, in what is trained of them; not of those that were dropped, or of a prompt."""
+    pair = {"prompt": "the quick brown f", "completion": "ox jumps"}
+    source = write_lines(tmp_path / "a.jsonl", [pair, {**pair, "completion": "ox jumps over the lazy dog" * 20}, pair])
+    encoder = Encoder(tokenizer, PackSpec(8))
+    (one,) = encoder.encode_batch([pair])
+    encoder.close()
+    assert isinstance(one, Encoded) and len(one.across) == 1
+    spec = PackSpec(48, overflow="drop")
+    assert pack(str(source), tmp_path / "all" / "out", spec, tokenizer=tokenizer).manifest.straddles == 2
+    whole = pack(str(source), tmp_path / "more" / "out", spec.with_(capacity=1024), tokenizer=tokenizer)
+    assert whole.manifest.straddles == 3
+    cut = int(one.across[0]) + 1
+    head = pack(str(source), tmp_path / "cut" / "out", spec.with_(capacity=cut + 1, overflow="truncate"), tokenizer=tokenizer)
+    assert head.manifest.straddles == 3
+
+
+@pytest.mark.parametrize("values", [[None] * 40 + ["text"], [[]] * 40 + [["a"]], [1] * 40 + [0.5], [0.5] * 40 + [1]])
+def test_a_carried_column_widens_inside_one_file(values: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column that is empty, or whole numbers, for many units of a file and something wider after them."""
+    from cloison.packing import tokenise
+
+    monkeypatch.setattr(tokenise, "UNIT_TOKENS", 8)
+    records = [{"input_ids": [1, 2, 3], "more": value} for value in values]
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+        file.write("".join(json.dumps(record) + "\n" for record in records))
+    packed = pack(str(tmp_path / "a.jsonl.gz"), tmp_path / "out", PackSpec(16, order="input", carry=("more",)))
+    found = {
+        number: value
+        for block in packed
+        for number, value in zip(block.sample_ids.tolist(), block.segment_columns["more"], strict=True)
+    }
+    assert [found[number] for number in range(len(values))] == values
+    assert not list(tmp_path.rglob("*.part"))
 
 
 def test_an_overlong_sample_is_named_by_its_place_in_the_source(tmp_path: Path, tokenizer: str) -> None:

@@ -118,12 +118,13 @@ def test_case_TMPL_05(cases: Cases) -> None:
     offsets = case["input"]["full_token_char_spans"]
     start, stop = case["input"]["completion_starts_at_char"], offsets[-1][1]
     row = (start, stop, ROLES.index("completion"), False, 1, 1.0)
-    rows, straddles = token_rows([row], Offsets(offsets), stop, len(offsets))
+    rows, across = token_rows([row], Offsets(offsets), stop, len(offsets))
     mask = np.zeros(len(offsets), int)
     mask[rows[0][0] : rows[0][1]] = 1
     assert rows[0][0] == case["expectation"]["straddling_token"]
     assert mask.tolist() == case["expectation"]["mask_by_policy"]["straddle_is_completion"]
-    assert straddles == case["expectation"]["report"]["prefix_mismatch"]
+    assert len(across) == case["expectation"]["report"]["prefix_mismatch"]
+    assert across == [case["expectation"]["straddling_token"]]
 
 
 TURNS = (

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from cloison.errors import RecordError
-from cloison.store.tokens import CARRY, TokenStore
+from cloison.store.tokens import TokenStore
+from cloison.store.widening import CARRY
 
 __all__ = ["carried_columns"]
 

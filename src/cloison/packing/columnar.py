@@ -109,7 +109,7 @@ def batch_unit(batch: pa.RecordBatch, parts: Mapping[str, str], carry: tuple[str
         stored,
         counts,
         np.full(lengths.size, SHAPES.index("tokens"), np.uint8),
-        {name: _plain(batch.column(name)) for name in carry},
+        columns={name: _plain(batch.column(name)) for name in carry},
     )
 
 

@@ -140,6 +140,11 @@ def gather(fill: Fill, begin: int, end: int, counts: Counter[str]) -> BlockRows:
     begins = np.cumsum(lengths) - lengths
     trained = np.add.reduceat((found.labels != IGNORE).astype(np.int64), begins) if lengths.size else lengths
     counts["targetless_segments"] += int((trained == 0).sum())
+    across, across_counts = fill.store.gather_across(sample_ids)
+    owner = np.repeat(np.arange(sample_ids.size), across_counts)
+    at = across - starts[owner]
+    inside = (at >= 0) & (at < lengths[owner])
+    counts["straddles"] += int((found.labels[(begins[owner] + at)[inside]] != IGNORE).sum())
     return BlockRows(
         input_ids,
         found.labels,

@@ -59,7 +59,7 @@ def manifest_of(
         gap=float(plan.gap),
         composition=plan.composition.to_dict(),
         roles=_roles(counts),
-        straddles=sum(chunk["straddles"] for chunk in tokens.store.chunks),
+        straddles=counts["straddles"],
         targetless_segments=counts["targetless_segments"],
         columns=columns,
         blocks_per_group=blocks_per_group(spec.capacity),

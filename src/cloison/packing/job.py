@@ -25,14 +25,14 @@ from cloison.packing.planned import Planned, plan_tokens, refuse_unplannable
 from cloison.packing.tokens import Progress, Tokens, ensure_tokens
 from cloison.packing.writers import versions
 from cloison.places import Place, absolute, beside, forget, place
-from cloison.spec import PackSpec
+from cloison.spec import PackSpec, need_spec
 from cloison.store.columns import RESERVED
 from cloison.store.files import replacing, sweep
 from cloison.store.manifest import write_manifest
 from cloison.store.packed import Packed, open
 from cloison.store.shards import blocks_per_shard
 
-__all__ = ["Source", "as_list", "pack", "run_job"]
+__all__ = ["Source", "as_list", "fill_blocks", "pack", "run_job"]
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, folder, glob or URL, or several; "-" is standard input."""
@@ -110,6 +110,7 @@ def run_job(
     """Do what `pack` does, tell ``report`` of every chunk and shard that was made, and return also what was read."""
     if on_error not in ("raise", "skip"):
         raise InputError("on_error is raise or skip.", f"It is {on_error!r}.", "Pick one of them.")
+    spec = need_spec(spec)
     if any(name in RESERVED for name in spec.carry):
         raise SpecError(
             f"carry names columns that go along; {', '.join(RESERVED)} are the format's own.",
@@ -151,7 +152,7 @@ def _run(
         with working_in(folder, fingerprint) as work:
             if work is not None:
                 planned = plan_tokens(found)
-                records, carried = _fill_blocks(planned, folder, work.place, engine, progress)
+                records, carried = fill_blocks(planned, folder, work.place, engine, progress)
                 manifest = manifest_of(planned, fingerprint, records, carried, folder)
                 work.verify()
                 write_manifest(folder, manifest)
@@ -183,7 +184,7 @@ def as_list(source: Source) -> list[str]:
     return [os.fspath(source)] if isinstance(source, (str, os.PathLike)) else [os.fspath(one) for one in source]
 
 
-def _fill_blocks(
+def fill_blocks(
     planned: Planned, out: Place, work: Place, engine: Engine, progress: Progress | None
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Write the shards that are not there, and return the records of all, and the carried columns' kinds."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -60,7 +60,7 @@ def run(tokenise: Tokenise, job: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RecordError: a record is broken and ``on_error`` is "raise"; nothing of the chunk is written then.
     """
-    facts: dict[str, Any] = {"skipped": [], "straddles": 0, "per_token": {}}
+    facts: dict[str, Any] = {"skipped": [], "per_token": {}}
     return write_chunk(tokenise.folder, int(job["index"]), _units(tokenise, job["chunk"], facts), facts)
 
 
@@ -71,6 +71,7 @@ class _Rows:
     ids: list[npt.NDArray[np.int32]] = field(default_factory=list)
     spans: list[npt.NDArray[Any]] = field(default_factory=list)
     shapes: list[int] = field(default_factory=list)
+    across: list[Sequence[int]] = field(default_factory=list)
     columns: list[Mapping[str, Any]] = field(default_factory=list)
     places: list[Where] = field(default_factory=list)
     tokens: int = 0
@@ -80,6 +81,7 @@ class _Rows:
         self.ids.append(np.zeros(0, np.int32) if sample is None else sample.input_ids)
         self.spans.append(np.zeros(0, SPAN) if sample is None else sample.spans)
         self.shapes.append(SHAPES.index("tokens" if sample is None else sample.shape))
+        self.across.append(() if sample is None else sample.across)
         self.columns.append({} if sample is None else sample.columns)
         self.tokens += self.ids[-1].size
 
@@ -120,7 +122,6 @@ def _record_units(
             facts["skipped"].append({"index": index, "where": str(where), "error": error_to_plain(placed)})
             waiting.add(where, None)
         else:
-            facts["straddles"] += sample.straddles
             waiting.add(where, sample)
         if waiting.tokens >= UNIT_TOKENS:
             yield _unit(waiting, tokenise.spec.carry, facts)
@@ -164,6 +165,8 @@ def _unit(waiting: _Rows, carry: tuple[str, ...], facts: dict[str, Any]) -> Unit
         spans,
         np.array([part.size for part in waiting.spans], np.int64),
         np.array(waiting.shapes, np.uint8),
+        np.array([token for tokens in waiting.across for token in tokens], np.int32),
+        np.array([len(tokens) for tokens in waiting.across], np.int64),
         {name: _column(name, [values.get(name) for values in waiting.columns], waiting.places) for name in carry},
     )
     _note_columns(unit, facts)

@@ -3,7 +3,8 @@
 A store is one folder, named by its key, of chunk files (Arrow IPC, uncompressed, of bounded record batches called units) and a
 ``store.json`` that is written last. Sample i of the sources is row i, over all units in order; records that were skipped and
 empty ones are rows of length 0. The columns of a unit: ``input_ids`` list<int32>; ``spans`` list<fixed_size_binary> of
-`SPAN_LAYOUT`; ``shape`` uint8; and the carried columns under ``carry:NAME``.
+`SPAN_LAYOUT`; ``across`` list<int32>, the tokens that lie across an edge of a span; ``shape`` uint8; and the carried columns
+under ``carry:NAME``.
 """
 
 from __future__ import annotations
@@ -18,21 +19,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cloison.errors import ChangedError, RecordError, StoreError
+from cloison.errors import ChangedError, StoreError
 from cloison.places import Place, fetched, size, together
 from cloison.store.files import file_sha256, replacing, store_errors
 from cloison.store.records import each, read_record, write_record
+from cloison.store.widening import CARRY, write_batches
 
 __all__ = ["SPAN_LAYOUT", "UNIT_TOKENS", "TokenStore", "Unit", "chunk_is_whole", "open_token_store", "raw_rows", "write_chunk"]
 
 UNIT_TOKENS = 1 << 22
 """Tokens after which a unit is closed: what writing and reading a store holds at once."""
 
-CARRY = "carry:"
-
 _ERROR = dict.fromkeys(("type", "asked", "found", "remedy"), "text")
 _CHUNK = {
-    **dict.fromkeys(("index", "num_samples", "num_tokens", "num_spans", "size_bytes", "straddles"), "count"),
+    **dict.fromkeys(("index", "num_samples", "num_tokens", "num_spans", "size_bytes"), "count"),
     "name": "name",
     "sha256": "hash",
     "schema": "text",
@@ -69,6 +69,8 @@ class Unit:
         spans: SPAN_LAYOUT [spans], offsets inside the sample.
         span_counts: int64 [samples].
         shapes: uint8 [samples], the record's shape by code.
+        across: int32, the tokens of each sample that lie across an edge of a span.
+        across_counts: int64 [samples]; empty where there are none at all.
         columns: carried column to an Arrow array of [samples].
     """
 
@@ -77,6 +79,8 @@ class Unit:
     spans: npt.NDArray[np.void]
     span_counts: npt.NDArray[np.int64]
     shapes: npt.NDArray[np.uint8]
+    across: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    across_counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     columns: Mapping[str, pa.Array] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -90,6 +94,10 @@ def _batch(unit: Unit) -> pa.RecordBatch:
     columns = {
         "input_ids": pa.ListArray.from_arrays(_offsets(unit.lengths), pa.array(unit.input_ids, pa.int32())),
         "spans": pa.ListArray.from_arrays(_offsets(unit.span_counts), spans),
+        "across": pa.ListArray.from_arrays(
+            _offsets(unit.across_counts if unit.across_counts.size else np.zeros(unit.lengths.size, np.int64)),
+            pa.array(unit.across, pa.int32()),
+        ),
         "shape": pa.array(unit.shapes, pa.uint8()),
     }
     return pa.RecordBatch.from_pydict(columns | {CARRY + name: array for name, array in unit.columns.items()})
@@ -99,27 +107,22 @@ def write_chunk(folder: Place, index: int, units: Iterable[Unit], facts: Mapping
     """Put chunk ``index`` of a store into ``folder``, whole or not at all, and return its record (also kept beside it).
 
     Args:
-        units: the chunk's samples in order; all with columns of the same types.
+        units: the chunk's samples in order; all with the same columns.
         facts: what else the record shall say (plain data; evaluated after the units, so that they may fill it).
     """
     path = folder / f"chunk-{index:06d}.arrow"
     samples = tokens = spans = 0
-    layout = pa.schema([])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal samples, tokens, spans
+        for unit in units:
+            yield _batch(unit)
+            samples += unit.lengths.size
+            tokens += unit.input_ids.size
+            spans += unit.spans.size
+
     with replacing(path, keep=True) as part:
-        with pa.OSFile(str(part), "wb") as sink:
-            writer = None
-            for unit in units:
-                batch = _batch(unit)
-                if writer is None:
-                    layout = batch.schema
-                    writer = pa.ipc.new_file(sink, layout)
-                writer.write_batch(batch if batch.schema == layout else _cast(batch, layout))
-                samples += unit.lengths.size
-                tokens += unit.input_ids.size
-                spans += unit.spans.size
-            if writer is None:
-                writer = pa.ipc.new_file(sink, pa.schema([]))
-            writer.close()
+        layout = write_batches(part, batches())
         size_bytes, sha256 = part.stat().st_size, file_sha256(part)
     record = {
         "index": index,
@@ -134,19 +137,6 @@ def write_chunk(folder: Place, index: int, units: Iterable[Unit], facts: Mapping
     }
     write_record(folder / f"chunk-{index:06d}.json", record)
     return record
-
-
-def _cast(batch: pa.RecordBatch, layout: pa.Schema) -> pa.RecordBatch:
-    try:
-        return batch.cast(layout)
-    except pa.ArrowException as error:
-        differ = [name for name in layout.names if batch.schema.field(name).type != layout.field(name).type]
-        kinds = "; ".join(f"{batch.schema.field(name).type} after {layout.field(name).type}" for name in differ)
-        raise RecordError(
-            f"carried columns must have values of one kind: {', '.join(name.removeprefix(CARRY) for name in differ)}.",
-            f"One file holds {kinds}.",
-            "Make them alike, or do not carry the column.",
-        ) from error
 
 
 def chunk_is_whole(folder: Place, index: int) -> dict[str, Any] | None:
@@ -183,6 +173,7 @@ class TokenStore:
         self._firsts = np.array(firsts, np.int64)
         self._ids = [_flat(batch.column("input_ids")) for batch in self._batches]
         self._spans = [_flat_spans(batch.column("spans")) for batch in self._batches]
+        self._across = [_flat(batch.column("across")) for batch in self._batches]
 
     @property
     def num_samples(self) -> int:
@@ -227,6 +218,15 @@ class TokenStore:
         pieces = [values[unit][a:b] for unit, a, b in zip(units.tolist(), begins.tolist(), ends.tolist(), strict=True)]
         joined = np.concatenate(pieces) if pieces else np.zeros((0, SPAN_LAYOUT.itemsize), np.uint8)
         return joined.reshape(-1).view(SPAN_LAYOUT), ends - begins
+
+    def gather_across(self, sample_ids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Return the tokens of each of ``sample_ids`` that lie across an edge of a span, and how many each has."""
+        units, rows = self._locate(sample_ids)
+        begins = self._begins(self._across, units, rows)
+        ends = self._begins(self._across, units, rows + 1)
+        some = np.flatnonzero(ends > begins)  # few have any
+        pieces = [self._across[units[i]][0][begins[i] : ends[i]] for i in some.tolist()]
+        return np.concatenate([np.zeros(0, np.int32), *pieces]), ends - begins
 
     def gather_column(self, name: str, kind: pa.DataType, sample_ids: npt.NDArray[np.int64]) -> pa.Array:
         """Return the carried column's value for each of ``sample_ids``, as ``kind``."""

@@ -11,8 +11,8 @@ Row = tuple[int, int, int, bool, int, float]
 """(start, stop, role, terminator, message, weight): the fields of `cloison.text.targets.SPAN`."""
 
 
-def token_rows(spans: Sequence[Row], encoding: Any, characters: int, count: int) -> tuple[list[Row], int]:
-    """Return ``spans`` by tokens, and how many tokens lie across the outer edge of one.
+def token_rows(spans: Sequence[Row], encoding: Any, characters: int, count: int) -> tuple[list[Row], list[int]]:
+    """Return ``spans`` by tokens, and the tokens that lie across the outer edge of one, in order.
 
     A token that lies across an edge is inside; between a message's words and its terminator it is the terminator's.
     """
@@ -34,7 +34,7 @@ def token_rows(spans: Sequence[Row], encoding: Any, characters: int, count: int)
         after = stop
         if first < last:
             rows.append((first, last, role, terminator, message, weight))
-    return rows, len(across)
+    return rows, sorted(across - {-1})
 
 
 def _start(encoding: Any, place: int, characters: int, count: int) -> tuple[int, bool]:

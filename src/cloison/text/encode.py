@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cloison.errors import InputError, RecordError, TemplateError
 from cloison.samples import Sample, token_array
-from cloison.spec import FORMAT_VERSION, PackSpec, canonical_hash
+from cloison.spec import FORMAT_VERSION, PackSpec, canonical_hash, need_spec
 from cloison.text.edges import Row, token_rows
 from cloison.text.locate import Locator, special_texts
 from cloison.text.provenance import CharSpan
@@ -43,14 +43,14 @@ class Encoded:
         spans: `cloison.text.targets.SPAN` [spans], by start.
         shape: one of `cloison.text.targets.SHAPES`.
         columns: what is carried along, by name.
-        straddles: how many tokens lie across an outer edge of a span; they count as inside it.
+        across: the tokens, in order, that lie across an outer edge of a span; they count as inside it.
     """
 
     input_ids: npt.NDArray[np.int32]
     spans: npt.NDArray[Any]
     shape: str
     columns: Mapping[str, Any] = field(default_factory=dict)
-    straddles: int = 0
+    across: Sequence[int] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -310,19 +310,20 @@ class Encoder:
 
     def _encoded(self, one: _Text, encoding: Any, columns: Mapping[str, Any]) -> Encoded:
         ids = encoding.ids
-        rows, straddles = token_rows(one.spans, encoding, len(one.text), len(ids))
+        rows, across = token_rows(one.spans, encoding, len(one.text), len(ids))
         if not one.example.messages:
             prefix = list(self.vocabulary.prefix)
             if prefix and ids[: len(prefix)] != prefix:
                 ids = prefix + ids
                 rows = [(row[0] + len(prefix), row[1] + len(prefix), *row[2:]) for row in rows]
+                across = [token + len(prefix) for token in across]
         if one.eos and not (one.example.messages and self._eos and one.text.rstrip().endswith(self._eos)):
             ids, rows = self._ended(ids, rows)
         if one.example.weight != 1:
             rows.append((0, len(ids), SAMPLE, False, -1, one.example.weight))
         array = np.array(ids, np.int32)
         array.setflags(write=False)
-        return Encoded(array, span_array(rows), one.example.shape, columns, straddles)
+        return Encoded(array, span_array(rows), one.example.shape, columns, across)
 
     def _ended(self, ids: list[int], rows: list[Row]) -> tuple[list[int], list[Row]]:
         """Return ids and spans with one end of document, a terminator of the last message or text."""
@@ -391,9 +392,8 @@ def encode(
 
     Cost: a millisecond a record; the first call with a tokenizer loads it and starts its renderer, which the next calls share.
     """
-    encoder = (
-        tokenizer if isinstance(tokenizer, Encoder) else _encoder(tokenizer, (spec or PackSpec(capacity=1)).with_(**options))
-    )
+    chosen = need_spec(PackSpec(capacity=1) if spec is None else spec).with_(**options)
+    encoder = tokenizer if isinstance(tokenizer, Encoder) else _encoder(tokenizer, chosen)
     (done,) = encoder.encode_batch([record])
     if isinstance(done, RecordError):
         raise done
