@@ -187,6 +187,14 @@ def test_show_refuses_a_block_that_is_not_there(ids: Path, tmp_path: Path, capsy
     assert "--block 999 must be a block" in err
 
 
+def test_show_says_of_an_empty_data_set_why_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text('{"input_ids": []}\n')
+    run(capsys, "pack", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "out"), "--capacity", "8")
+    status, _, err = run(capsys, "show", str(tmp_path / "out"))
+    assert status == 2 and "--block" not in err
+    assert "has none: 1 records were read (1 empty)" in err
+
+
 def test_the_bare_command_shows_its_help_as_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys)
     assert (status, out) == (2, "")

@@ -36,11 +36,18 @@ def run(args: Namespace) -> Outcome:
         return _page(args, packed, backend)
     from cloison.view.terminal_block import block_facts, block_view
 
+    if not len(packed):
+        kinds = ", ".join(f"{entry.samples:,} {kind}" for kind, entry in packed.ledger.entries.items() if entry.samples)
+        raise InputError(
+            "cloison show looks at blocks.",
+            f"{args.path} has none: {packed.ledger.samples_in:,} records were read{f' ({kinds})' if kinds else ''}.",
+            "Look at the sources, and pack them into a new folder.",
+        )
     index = 0 if args.block is None else args.block
     if not -len(packed) <= index < len(packed):
         raise InputError(
             f"--block {index} must be a block of {args.path}.",
-            f"It has {len(packed):,}, numbered from 0." if len(packed) else "It has none.",
+            f"It has {len(packed):,}, numbered from 0.",
             "Pick another.",
         )
     index = range(len(packed))[index]
