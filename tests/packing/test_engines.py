@@ -20,8 +20,9 @@ import pytest
 from cloison import PackSpec, pack
 from cloison.errors import InputError, MissingDependencyError, RecordError, StoreError
 from cloison.packing import on_ray
-from cloison.packing.engines import Do, Done
+from cloison.packing.engines import Do
 from cloison.packing.job import run_job
+from cloison.packing.worker import Done
 from tests.packing.corpus import chats, token_records, write_lines
 
 Tree = Callable[[Path], dict[str, str]]

@@ -22,8 +22,8 @@ import pytest
 from cloison import PackSpec, pack
 from cloison.errors import CloisonError, InputError, MissingDependencyError, RecordError, StoreError
 from cloison.packing import on_ray
-from cloison.packing.engines import Done
 from cloison.packing.job import run_job
+from cloison.packing.worker import Done
 from tests.packing.corpus import token_records, write_lines
 
 Tree = Callable[[Path], dict[str, str]]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from cloison.errors import InputError
-from cloison.places import place
 from cloison.view.outcome import Outcome
 from cloison.view.progress import ProgressLine
 from cloison.view.spec_options import add_source_arguments, add_spec_arguments, spec_from
+
+if TYPE_CHECKING:
+    from cloison.packing.worker import Done
 
 __all__ = ["add_arguments", "default_workers", "run"]
 
@@ -25,7 +26,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--address", metavar="HOST:PORT", help="the Ray cluster, or auto (default: RAY_ADDRESS, else one on this machine)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would come out; write nothing but --tokens")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, and how long it would take; write nothing"
+    )
 
 
 def run(args: Namespace) -> Outcome:
@@ -42,13 +45,22 @@ def run(args: Namespace) -> Outcome:
     }
     if args.dry_run:
         return _dry_run(args, spec, common)
+    from rich.console import Group
+
     from cloison.packing.job import run_job
     from cloison.view.terminal_summary import packed_summary
+    from cloison.view.work_summary import work_summary
 
+    done: list[Done] = []
     with ProgressLine() as progress:
-        packed, tokens = run_job(args.source, args.out, spec, tokens=args.tokens, progress=progress, **common)
+        packed, tokens = run_job(
+            args.source, args.out, spec, tokens=args.tokens, progress=progress, report=done.append, **common
+        )
     plain = {"path": str(packed.path), "read": tokens.described, **packed.manifest.to_dict()}
-    return Outcome(0, packed_summary(packed, tokens), plain)
+    summary = packed_summary(packed, tokens)
+    if args.engine == "local":
+        return Outcome(0, summary, plain)
+    return Outcome(0, Group(summary, work_summary(packed, done)), {**plain, "work": [asdict(one) for one in done]})
 
 
 def default_workers() -> int:
@@ -60,13 +72,22 @@ def default_workers() -> int:
 
 def _dry_run(args: Namespace, spec: Any, common: dict[str, Any]) -> Outcome:
     from cloison.packing.engines import starting
-    from cloison.packing.planned import plan_tokens, refuse_unplannable
-    from cloison.packing.tokens import ensure_tokens
-    from cloison.view.terminal_summary import planned_facts, planned_summary
+    from cloison.packing.trial import try_job
+    from cloison.places import beside, place
+    from cloison.view.trial_summary import trial_facts, trial_summary
 
-    refuse_unplannable(spec)
-    with tempfile.TemporaryDirectory(prefix="cloison-") as scratch, ProgressLine() as progress:
-        home = place(args.tokens) if args.tokens is not None else Path(scratch)
-        with starting(common.pop("engine"), workers=common.pop("workers"), address=common.pop("address")) as engine:
-            planned = plan_tokens(ensure_tokens(args.source, spec, home, engine=engine, progress=progress, **common))
-        return Outcome(0, planned_summary(planned), planned_facts(planned))
+    choice = {name: common.pop(name) for name in ("engine", "workers", "address")}
+    tokens = None if args.out is None else beside(place(args.out), "tokens")
+    with starting(choice["engine"], workers=choice["workers"], address=choice["address"]) as engine:
+        workers = engine.workers
+    with ProgressLine() as progress:
+        trial = try_job(
+            args.source,
+            spec,
+            tokens=tokens if args.tokens is None else place(args.tokens),
+            workers=workers,
+            at_once=min(workers, default_workers()),
+            progress=progress,
+            **common,
+        )
+    return Outcome(0, trial_summary(trial), trial_facts(trial))

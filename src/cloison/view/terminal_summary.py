@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cloison.packing.tokens import Tokens
     from cloison.store.packed import Packed
 
-__all__ = ["packed_summary", "planned_facts", "planned_summary"]
+__all__ = ["dry_run_table", "packed_summary", "planned_facts", "planned_rows", "source_rows"]
 
 _KINDS = {
     "empty": "empty",
@@ -35,7 +35,7 @@ def packed_summary(packed: Packed, tokens: Tokens | None = None) -> Group:
     """Return the summary of a packed data set; with what it was read from, where that is at hand."""
     m = packed.manifest
     rows = [
-        *(_source_rows(tokens) if tokens is not None else ()),
+        *(source_rows(tokens, made=bool(tokens.made)) if tokens is not None else ()),
         ("blocks", f"{m.num_blocks:,} of {m.spec.capacity:,} tokens, in {counted(len(m.shards), 'file')}"),
         *_plan_rows(m.num_segments, m.utilization, m.padding_utilization, m.lower_bound, m.gap),
         ("mixed", _mixed(m.composition)),
@@ -56,16 +56,18 @@ def packed_summary(packed: Packed, tokens: Tokens | None = None) -> Group:
     return _table(f"packed {visible(str(packed.path))}", rows)
 
 
-def planned_summary(planned: Planned) -> Group:
-    """Return the summary of what would be packed."""
+def planned_rows(planned: Planned) -> list[tuple[str, str]]:
+    """Return what a plan that is not packed says."""
     f = planned_facts(planned)
-    rows = [
-        *_source_rows(planned.tokens),
-        ("blocks", f"{f['num_blocks']:,} of {f['capacity']:,} tokens"),
+    return [
         *_plan_rows(f["num_segments"], f["utilization"], f["padding_utilization"], f["lower_bound"], f["gap"]),
         ("mixed", _mixed(f["composition"])),
         *_ledger_rows(planned.ledger),
     ]
+
+
+def dry_run_table(rows: Iterable[tuple[str, str]]) -> Group:
+    """Return the table of a run that wrote nothing."""
     return _table("dry run: nothing was written", rows)
 
 
@@ -88,9 +90,10 @@ def planned_facts(planned: Planned) -> dict[str, Any]:
     }
 
 
-def _source_rows(tokens: Tokens) -> list[tuple[str, str]]:
+def source_rows(tokens: Tokens, *, made: bool) -> list[tuple[str, str]]:
+    """Return what was read; ``made`` says whether tokens were made of it now."""
     rows = [("read", visible(line)) for line in tokens.described.splitlines()]
-    if not tokens.made:
+    if not made:
         rows.append(("", "tokens of an earlier run, nothing tokenised again"))
     for skip in tokens.skipped[:3]:
         rows.append(("skipped", visible(" ".join(skip["error"][part] for part in ("asked", "found")))))
