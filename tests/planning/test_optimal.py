@@ -28,8 +28,62 @@ def counts_of(path: Path, capacity: int) -> np.ndarray:
 def test_published_histograms(shared: Path, name: str, capacity: int, blocks: int) -> None:
     counts = counts_of(shared / "data" / "histograms" / f"{name}.csv", capacity)
     patterns, bound, _ = optimal_patterns(counts, capacity)
-    assert patterns.num_blocks <= blocks and bound in (blocks, blocks - 1)
+    assert patterns.num_blocks <= blocks and patterns.num_blocks == bound, "proven optimal"
     assert np.array_equal(patterns.used(capacity), counts) and patterns.units().max() <= capacity
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=10), max_segments=st.none() | st.integers(1, 4), data=st.data()
+)
+def test_small_instances_are_solved_exactly(lengths: list[int], max_segments: int | None, data: st.DataObject) -> None:
+    capacity = data.draw(st.integers(20, 40))
+    plan = cloison.plan(lengths, capacity, policy="optimal", max_segments=max_segments)
+    optimum = fewest_blocks(lengths, capacity, max_segments)
+    assert plan.lower_bound <= optimum == len(plan)
+
+
+def drawn(kind: str, capacity: int, samples: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    if kind == "bimodal":
+        means = np.where(rng.random(samples) < 0.5, 0.3, 0.55)
+        return rng.normal(means * capacity, 0.04 * capacity).astype(int).clip(1, capacity)
+    if kind == "lognormal":
+        return rng.lognormal(np.log(0.3 * capacity), 0.45, samples).astype(int).clip(1, capacity)
+    low, high = {"triplets": (0.25, 0.5), "uniform": (0.2, 0.5), "all": (0.0, 1.0)}[kind]
+    return rng.integers(max(int(low * capacity), 1), int(high * capacity) + 1, samples)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "triplets", "all", "lognormal", "bimodal"])
+@pytest.mark.parametrize(("capacity", "samples"), [(100, 80), (384, 700), (512, 1800)])
+def test_plans_of_many_kinds_are_proven_optimal_and_no_other_policy_is_better(kind: str, capacity: int, samples: int) -> None:
+    lengths = drawn(kind, capacity, samples, seed=samples)
+    plan = cloison.plan(lengths, capacity, policy="optimal")
+    assert plan.gap == 0.0
+    assert np.array_equal(np.sort(plan.seq_lengths), np.sort(lengths))
+    for other in ("best_fit", "look_ahead", "in_order"):
+        assert len(cloison.plan(lengths, capacity, policy=other)) >= len(plan)
+
+
+def test_where_there_is_no_proof_a_look_ahead_that_does_better_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cloison.planning import planner
+    from cloison.planning.best_fit import best_fit_patterns
+
+    def as_best_fit(counts: np.ndarray, units: int, *_: object) -> tuple[object, int, str]:
+        return best_fit_patterns(counts, units), 1, "none"
+
+    monkeypatch.setattr(planner, "optimal_patterns", as_best_fit)
+    lengths = drawn("uniform", 512, 3000, seed=0)
+    ahead, tight, found = (cloison.plan(lengths, 512, policy=policy) for policy in ("look_ahead", "best_fit", "optimal"))
+    assert len(ahead) < len(tight) and len(found) <= len(ahead)
+    assert np.array_equal(np.sort(found.sample_ids), np.arange(3000)) and (found.patterns.units() <= 512).all()
+
+
+@pytest.mark.parametrize("max_segments", [2, 3, 5])
+def test_a_limit_of_segments_is_met_at_the_bound(max_segments: int) -> None:
+    lengths = drawn("lognormal", 1024, 3000, seed=1)
+    plan = cloison.plan(lengths, 1024, policy="optimal", max_segments=max_segments)
+    assert plan.gap <= 0.001 and np.diff(plan.offsets).max() <= max_segments
 
 
 @settings(max_examples=100, deadline=None)

@@ -25,7 +25,7 @@ from numba import njit
 from cloison.planning.bitset import add, at_most, discard, words
 from cloison.planning.patterns import NO_PATTERNS, Patterns
 
-__all__ = ["exact_fill_patterns", "picked"]
+__all__ = ["exact_fill_patterns", "joined", "picked"]
 
 _WORK = 1 << 16
 _ROWS = 48
@@ -99,11 +99,11 @@ def _filled(
     reach = np.empty((most + 1, units // 64 + 1), np.uint64)
     before = np.empty(units // 64 + 1, np.uint64)
     rows = np.empty(most, np.int64)
-    out_blocks = [np.int64(0) for _ in range(0)]
-    out_begun = [np.int64(0) for _ in range(0)]
-    out_offsets = [np.int64(0)]
-    out_classes = [np.int32(0) for _ in range(0)]
-    out_repeats = [np.int32(0) for _ in range(0)]
+    out_blocks: Any = [np.int64(0) for _ in range(0)]
+    out_begun: Any = [np.int64(0) for _ in range(0)]
+    out_offsets: Any = [np.int64(0)]
+    out_classes: Any = [np.int32(0) for _ in range(0)]
+    out_repeats: Any = [np.int32(0) for _ in range(0)]
     p, open_blocks = 0, begun[0] if begun.size else 0
     while True:
         room, segments, first = units, 0, 0
@@ -207,7 +207,7 @@ def exact_fill_patterns(
     blocks, owner, offsets, classes, repeats = _filled(
         counts, units, limit, slack, max(most, 2), opened.counts, opened.offsets, opened.classes, opened.repeats
     )
-    return _joined(begun, room, Patterns(blocks, offsets, classes, repeats), owner)
+    return _put_into(begun, room, Patterns(blocks, offsets, classes, repeats), owner)
 
 
 def picked(patterns: Patterns, which: npt.NDArray[np.int64]) -> Patterns:
@@ -218,7 +218,7 @@ def picked(patterns: Patterns, which: npt.NDArray[np.int64]) -> Patterns:
     return Patterns(patterns.counts[which], offsets, patterns.classes[at], patterns.repeats[at])
 
 
-def _joined(begun: Patterns, room: npt.NDArray[np.int64], put: Patterns, owner: npt.NDArray[np.int64]) -> Patterns:
+def _put_into(begun: Patterns, room: npt.NDArray[np.int64], put: Patterns, owner: npt.NDArray[np.int64]) -> Patterns:
     """Return ``begun`` with what was ``put`` into its blocks (owner: into which of ``room``, -1 into new ones)."""
     left = begun.counts.copy()
     own = owner >= 0
@@ -241,9 +241,15 @@ def _joined(begun: Patterns, room: npt.NDArray[np.int64], put: Patterns, owner: 
         Patterns(put.counts[own], offsets, classes, repeats),
         fresh,
     )
+    return joined(*parts)
+
+
+def joined(*parts: Patterns) -> Patterns:
+    """Return the patterns of all ``parts``, one after the other."""
+    before = np.cumsum([0, *(part.classes.size for part in parts)])
     return Patterns(
         np.concatenate([part.counts for part in parts]),
-        np.concatenate([[0], *(part.offsets[1:] + sum(q.classes.size for q in parts[:i]) for i, part in enumerate(parts))]),
+        np.concatenate([[0], *(part.offsets[1:] + at for part, at in zip(parts, before, strict=False))]).astype(np.int64),
         np.concatenate([part.classes for part in parts]),
         np.concatenate([part.repeats for part in parts]),
     )

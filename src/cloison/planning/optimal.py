@@ -1,14 +1,22 @@
-"""optimal: the fewest blocks that column generation finds, with a certificate; ``auto`` goes there only from a wide gap.
+"""optimal: the fewest blocks that are found, with a certificate; ``auto`` goes beyond best-fit only from a wide gap.
 
-The linear program of `linear_program` says how often each pattern is used, in fractions. They are rounded by diving: whole
-parts are fixed, then the largest fractions, and the program is solved again for what is left, until nothing is. At each
-depth, the rest goes by best fit into the room that is left; the best of these and of plain best-fit is kept, so it is
-never worse than `best_fit`.
+Each step is taken where the one before has not met the bound:
 
-Up to `CELLS` units of capacity lengths are exact. Above, they are rounded up to a grid of that many cells, which costs about
-0.1 % on lengths of a fifth to half of the capacity (and much on very short ones, where best-fit is near-optimal and kept).
+1. `best_fit`, and the blocks of one or two samples that are exactly full (some best plan has them all: exchange them in);
+2. `exact_fill`, with some slacks, and `regroup`: heavy tails and blocks of four samples or more mostly end here, in milliseconds;
+3. the linear program of `linear_program`, whose bound is the certificate, rounded by `diving`; and `regroup` once more.
 
-Cost: 0.1-6 s, independent of the number of samples. What it gives up: like `best_fit`, it says nothing of mixing.
+The best plan of all is kept, so it is never worse than `best_fit`; `plan` also compares it with a look-ahead where no proof was
+found. On samples up to 5,000 of many distributions, and on the published histograms, plans meet their bound: they are proven
+optimal.
+
+Lengths are exact up to `CELLS` units of capacity, and beyond for few samples. Else they are rounded up to a grid of that many
+cells, which costs about 0.1 % on lengths of a fifth to half of the capacity (very short ones do not come here: best-fit is
+at its bound).
+
+Cost: 1 ms to 15 s, independent of the number of samples. Without a time limit, work is bounded by counts of rounds and of simplex
+iterations, and the result is the same on every machine; with one, what was best when it ended is returned, and that depends on
+the machine's speed. What it gives up: like `best_fit`, it says nothing of mixing.
 """
 
 from __future__ import annotations
@@ -26,16 +34,17 @@ from cloison.errors import require
 from cloison.planning.best_fit import best_fit_patterns
 from cloison.planning.bounds import lower_bound
 from cloison.planning.diving import Mix, as_columns, dived
-from cloison.planning.exact_fill import exact_fill_patterns
-from cloison.planning.linear_program import interpolated_bound, relax
-from cloison.planning.patterns import Patterns
+from cloison.planning.exact_fill import exact_fill_patterns, joined
+from cloison.planning.linear_program import distinct, interpolated_bound, relax
+from cloison.planning.patterns import NO_PATTERNS, Patterns
 from cloison.planning.regroup import regrouped
 
 __all__ = ["CELLS", "optimal_patterns"]
 
 CELLS = 2048
-"""Capacity, in units or cells, up to which the linear program is built."""
+"""Capacity, in units or cells, up to which the linear program is built, whatever the samples."""
 
+_EXACT_WORK = 1 << 24
 _COARSE = 512
 _LAYERED_WORK = 300_000_000
 _BOUND_WORK = 10_000_000_000
@@ -101,11 +110,28 @@ def optimal_patterns(
     """
     best = best_fit_patterns(counts, units, max_segments)
     bound, name = lower_bound(counts, units, max_segments)
-    if best.num_blocks <= bound * (1 + tolerance) or time_limit == 0:
+    goal = math.floor(bound * (1 + tolerance))
+    if best.num_blocks <= goal or time_limit == 0:
         return best, bound, name
     until = None if time_limit is None else perf_counter() + time_limit
-    goal = math.floor(bound * (1 + tolerance))
-    if present_work(counts, units) < _FILL_WORK:
+    full, rest = _full_pairs(counts, units) if max_segments is None else (NO_PATTERNS, counts)
+    if not rest.any():
+        return full, full.num_blocks, "full_pairs"
+    found, proven, argument = _rest_of(rest, units, max_segments, until, goal - full.num_blocks)
+    if proven + full.num_blocks > bound:
+        bound, name = proven + full.num_blocks, argument
+    return min(best, joined(full, found), key=_blocks), bound, name
+
+
+def _rest_of(
+    counts: npt.NDArray[np.int64], units: int, max_segments: int | None, until: float | None, goal: int
+) -> tuple[Patterns, int, str]:
+    """Return (patterns, bound, argument): by filling and regrouping where that gives ``goal`` blocks, else by the program."""
+    best = best_fit_patterns(counts, units, max_segments)
+    bound, name = lower_bound(counts, units, max_segments)
+    quick = _fill_work(counts, units) < _FILL_WORK
+    goal = max(goal, bound)
+    if quick:
         spare = max(bound * units - int(counts @ np.arange(counts.size)), 0) // bound
         for slack in sorted({0, *(part * spare // 2 for part in (1, 2, 3, 4, 8, 16))}):
             found = exact_fill_patterns(counts, units, max_segments, slack=slack)
@@ -117,16 +143,33 @@ def optimal_patterns(
         if best.num_blocks <= goal:
             return best, bound, name
     best, bound, name = search(counts, units, max_segments, until, best)
-    if present_work(counts, units) < _FILL_WORK:
-        best = regrouped(best, units, max_segments, bound, 4 * _ROUNDS, until)
-    return best, bound, name
+    return (regrouped(best, units, max_segments, bound, 4 * _ROUNDS, until) if quick else best), bound, name
+
+
+def _full_pairs(counts: npt.NDArray[np.int64], units: int) -> tuple[Patterns, npt.NDArray[np.int64]]:
+    """Return (blocks of one or two samples that fill them, the counts without these): some best plan has them all."""
+    rest = counts.copy()
+    kinds: list[tuple[int, ...]] = []
+    times = []
+    half = np.flatnonzero(counts[-(-units // 2) :]) + -(-units // 2)
+    for length in half[(half == units) | (counts[units - half] > 0)][::-1].tolist():
+        other = units - length
+        number = rest[length] if not other else rest[length] // 2 if other == length else min(rest[length], rest[other])
+        if number:
+            rest[length] -= number
+            rest[other] -= number if other else 0
+            kinds.append((length, other) if other else (length,))
+            times.append(number)
+    classes = np.array([length for kind in kinds for length in kind], np.int32)
+    offsets = np.cumsum([0, *(len(kind) for kind in kinds)])
+    return Patterns(np.array(times, np.int64), offsets.astype(np.int64), classes, np.ones(classes.size, np.int32)), rest
 
 
 def _blocks(patterns: Patterns) -> int:
     return patterns.num_blocks
 
 
-def present_work(counts: npt.NDArray[np.int64], units: int) -> int:
+def _fill_work(counts: npt.NDArray[np.int64], units: int) -> int:
     """Return about how many steps `exact_fill_patterns` takes for ``counts``."""
     distinct, width = int(np.count_nonzero(counts)), units // 64 + 1
     return distinct * min(distinct * width, max(1 << 16, 48 * width))
@@ -148,7 +191,9 @@ def search(
     require("scipy", "optimal")
     bound, name = lower_bound(counts, units, max_segments)
     present = np.flatnonzero(counts)
-    cells = min(units, CELLS)
+    few = counts.sum() < 4 * present.size
+    exact = present.size <= CELLS and present.size * units < (_EXACT_WORK if few else _EXACT_WORK // 4)
+    cells = units if exact else min(units, CELLS)
     if max_segments is not None and cells * min(present.size, cells) * min(max_segments, cells) > _LAYERED_WORK:
         cells = min(units, _COARSE)
     cell_of = -(-present * cells // units)
@@ -156,7 +201,8 @@ def search(
     amounts = np.bincount(row_of, weights=counts[present]).astype(np.int64)
     cell_counts = np.zeros(cells + 1, np.int64)
     cell_counts[lengths] = amounts
-    start = as_columns(best_fit_patterns(cell_counts, cells, max_segments), lengths, cells)
+    ways = [best_fit_patterns(cell_counts, cells, max_segments), exact_fill_patterns(cell_counts, cells, max_segments)]
+    start = distinct([as_columns(way, lengths, cells) for way in ways])
     enough = np.inf if best is None or cells < units else best.num_blocks
     relaxed = relax(lengths, amounts, cells, start, max_segments, until, enough)
     proven = relaxed.bound
@@ -185,7 +231,7 @@ def search(
         rest = np.zeros_like(counts)
         rest[present[falling]] = left
         ways = [best_fit_patterns(rest, units, max_segments, into=begun)]
-        if present_work(rest, units) < _FILL_WORK // 16:
+        if _fill_work(rest, units) < _FILL_WORK // 16:
             ways.append(exact_fill_patterns(rest, units, max_segments, into=begun))
         return min(ways, key=_blocks)
 

@@ -14,16 +14,20 @@ from cloison.planning.bounds import lower_bound
 from cloison.planning.in_order import in_order_blocks
 from cloison.planning.items import Items, read_items
 from cloison.planning.look_ahead import look_ahead_blocks
-from cloison.planning.mixed import mixed_blocks
+from cloison.planning.mixed import AHEAD, mixed_blocks
 from cloison.planning.optimal import optimal_patterns
 from cloison.planning.patterns import Patterns, fill
 from cloison.planning.plans import Plan, Settings
+from cloison.planning.regroup import as_patterns
 from cloison.planning.wrap import wrap_blocks
 
 __all__ = ["POLICIES", "Policy", "plan", "plan_with"]
 
 Policy = Literal["look_ahead", "best_fit", "optimal", "auto", "mixed", "in_order", "wrap"]
 POLICIES: tuple[str, ...] = get_args(Policy)
+
+_COMPARED = 1 << 20
+"""Samples up to which ``optimal``, where it has no proof, is compared with what a look-ahead happens to find."""
 
 AUTO_GAP = 0.001
 """``auto`` keeps best-fit where the bound says that it is within this share of the optimum."""
@@ -110,6 +114,13 @@ def _placed(settings: Settings, items: Items) -> Plan:
         else:
             tolerance = AUTO_GAP if policy == "auto" else 0.0
             patterns, bound, name = optimal_patterns(items.counts, items.units, most, settings.time_limit, tolerance)
+            luck = (
+                policy == "optimal" and patterns.num_blocks > bound and items.placed <= _COMPARED and settings.time_limit != 0
+            )
+            for ahead in (settings.look_ahead, AHEAD) if luck else ():
+                offsets, ids = look_ahead_blocks(items, seed, settings.shuffled, ahead, most)
+                if offsets.size - 1 < patterns.num_blocks:
+                    patterns = as_patterns(np.split(items.classes_of(ids), offsets[1:-1]))
         offsets, ids = fill(patterns, items, seed, settings.shuffled)
     sample_ids, starts = items.places(ids)
     lengths = None if starts is None else items.real_lengths(ids)

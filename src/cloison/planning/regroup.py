@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.planning.bijection import derive, permutation
-from cloison.planning.exact_fill import exact_fill_patterns, picked
+from cloison.planning.exact_fill import exact_fill_patterns, joined, picked
 from cloison.planning.patterns import Patterns
 
-__all__ = ["regrouped"]
+__all__ = ["as_patterns", "regrouped"]
 
 _VIEW = 2048
 _SIZES = (4, 30, 9, 60, 18)
@@ -56,7 +56,10 @@ def regrouped(
             blocks[b], rooms[b] = blocks[-1], rooms[-1]
             blocks.pop()
             rooms = rooms[:-1]
-    return patterns if len(blocks) == before else _together(patterns, kept, blocks)
+    if len(blocks) == before:
+        return patterns
+    stay = np.flatnonzero(kept)
+    return joined(_several(patterns, stay, kept[stay]), as_patterns(blocks))
 
 
 def _spread(rooms: npt.NDArray[np.int64]) -> float:
@@ -99,20 +102,18 @@ def _several(patterns: Patterns, which: npt.NDArray[np.int64], counts: npt.NDArr
     return Patterns(counts, part.offsets, part.classes, part.repeats)
 
 
-def _together(patterns: Patterns, kept: npt.NDArray[np.int64], blocks: list[npt.NDArray[np.int32]]) -> Patterns:
-    """Return the patterns kept and those of ``blocks``, blocks alike as one."""
+def as_patterns(blocks: list[npt.NDArray[np.int32]]) -> Patterns:
+    """Return the patterns of ``blocks`` (the lengths of each, int32), those alike as one."""
     times: dict[bytes, int] = {}
     for block in blocks:
-        name = np.sort(block)[::-1].astype(np.int32).tobytes()
+        name = np.sort(block)[::-1].tobytes()
         times[name] = times.get(name, 0) + 1
     kinds = [np.frombuffer(name, np.int32) for name in times]
     runs = [np.flatnonzero(np.diff(kind, prepend=kind[0] + 1)) for kind in kinds]
-    which = np.flatnonzero(kept)
-    stay = _several(patterns, which, kept[which])
-    offsets = stay.classes.size + np.cumsum([run.size for run in runs])
+    repeats = [np.diff(run, append=kind.size) for kind, run in zip(kinds, runs, strict=True)]
     return Patterns(
-        np.concatenate([stay.counts, np.array(list(times.values()), np.int64)]),
-        np.concatenate([stay.offsets, offsets]).astype(np.int64),
-        np.concatenate([stay.classes, *(kind[run] for kind, run in zip(kinds, runs, strict=True))]),
-        np.concatenate([stay.repeats, *(np.diff(run, append=k.size).astype(np.int32) for k, run in zip(kinds, runs, strict=True))]),
+        np.array(list(times.values()), np.int64),
+        np.cumsum([0, *(run.size for run in runs)]).astype(np.int64),
+        np.concatenate([np.zeros(0, np.int32), *(kind[run] for kind, run in zip(kinds, runs, strict=True))]),
+        np.concatenate([np.zeros(0, np.int32), *(number.astype(np.int32) for number in repeats)]),
     )
