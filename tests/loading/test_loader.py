@@ -43,6 +43,7 @@ def all_ranks(blocks: Any, world_size: int, **options: Any) -> list[Loader]:
 
 
 worlds = st.integers(1, 5)
+pytestmark = pytest.mark.filterwarnings("ignore:a step of")
 
 
 # ---------------------------------------------------------------------- epochs
@@ -97,16 +98,43 @@ def test_dropping_says_how_many() -> None:
     assert len(set(seen)) == len(seen) == 8
 
 
-def test_a_balanced_step_keeps_its_blocks_with_a_window_of_one() -> None:
+@pytest.mark.parametrize("window", [1, None])
+def test_a_balanced_step_keeps_its_blocks_with_a_window_of_one(window: int | None) -> None:
     blocks = some_blocks(24)
-    plain = all_ranks(blocks, 3, blocks_per_step=2)
-    dealt = all_ranks(blocks, 3, blocks_per_step=2, balance_window=1, cost=Cost(1.0, 1.0))
+    plain = all_ranks(blocks, 3, blocks_per_step=2, balance_window=0)
+    dealt = all_ranks(blocks, 3, blocks_per_step=2, balance_window=window, cost=Cost(1.0, 1.0))
+    assert dealt[0].deal.window == 1
+    assert (
+        dealt[0].balance_factor
+        < make(blocks, world_size=3, blocks_per_step=2, balance_window=0, cost=Cost(1.0, 1.0)).balance_factor
+    )
     for batches in zip(*plain, *dealt, strict=True):
         one, other = batches[:3], batches[3:]
         assert sorted(b for batch in one for b in ids(batch)) == sorted(b for batch in other for b in ids(batch))
     windowed = make(blocks, world_size=3, blocks_per_step=2, balance_window=4, cost=Cost(1.0, 1.0))
-    plain_factor = make(blocks, world_size=3, blocks_per_step=2, cost=Cost(1.0, 1.0)).balance_factor
+    plain_factor = make(blocks, world_size=3, blocks_per_step=2, balance_window=0, cost=Cost(1.0, 1.0)).balance_factor
     assert 1 <= windowed.balance_factor < plain_factor
+
+
+@pytest.mark.parametrize(("world", "size"), [(1, 4), (4, 1)])
+def test_where_nothing_can_be_evened_out_blocks_are_dealt_in_turn(world: int, size: int) -> None:
+    assert make(some_blocks(8), world_size=world, blocks_per_step=size).deal.window == 0
+
+
+def test_a_loader_says_what_it_is_and_where() -> None:
+    loader = make(some_blocks(18), blocks_per_step=4, micro_batches=2, rank=1, world_size=2)
+    next(iter(loader))
+    assert repr(loader) == "Loader(18 blocks, rank 1 of 2, 4 blocks a step, epoch 0: 1 of 6 batches done)"
+
+
+@pytest.mark.filterwarnings("default:a step of")
+def test_a_step_of_more_blocks_than_there_are_is_said(recwarn: pytest.WarningsRecorder) -> None:
+    make(some_blocks(18), blocks_per_step=18)
+    make(some_blocks(18), blocks_per_step=100, rank=1, world_size=2)
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="1 ranks x 200 blocks takes 200 blocks, and there are 18: .* 182 fillers") as caught:
+        assert len(make(some_blocks(18), blocks_per_step=200)) == 1
+    assert caught[0].filename == __file__
 
 
 def test_micro_batches_are_the_step_in_parts() -> None:

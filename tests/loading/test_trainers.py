@@ -55,6 +55,24 @@ def test_worker_processes_give_the_batches_in_order(packed: Any, workers: int) -
     assert _sums(rest) == whole[3:], "wherever the loader went since"
 
 
+def test_a_run_with_workers_resumes_from_the_loaders_state(packed: Any) -> None:
+    options = {"blocks_per_step": 4, "micro_batches": 2, "world_size": 2, "rank": 1}
+    loader = cloison.loader(packed, **options)
+    straight = [*_sums(loader), *_sums(loader)]
+    first = cloison.loader(packed, **options)
+    seen = []
+    for batch in torch.utils.data.DataLoader(Batches(first), batch_size=None, num_workers=2, prefetch_factor=4):
+        seen.append(int(batch["input_ids"].sum()))
+        first.skip(1)
+        if len(seen) == 3:  # the workers are many batches ahead by now
+            break
+    resumed = cloison.loader(packed, **options)
+    resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    seen += _sums(torch.utils.data.DataLoader(Batches(resumed), batch_size=None, num_workers=1))
+    resumed.set_epoch(1)
+    assert seen + _sums(resumed) == straight
+
+
 def test_started_afresh_a_worker_finds_the_same(packed: Any) -> None:
     for source in (packed, cloison.pair_anew(packed)):
         loader = cloison.loader(source, blocks_per_step=4)
@@ -80,6 +98,30 @@ def test_trainer_takes_packed_blocks_as_they_are(packed: Any, model: Any, tmp_pa
     trainer.train()
     assert sorted(seen) == list(range(160))
     assert sum(firsts) == 160, "one position 0 a sample"
+
+
+def test_trainer_on_packed_blocks_resumes_in_the_middle_of_an_epoch(packed: Any, model: Any, tmp_path: Path) -> None:
+    """The Trainer's own sampler and skipping, over blocks: what was trained is not seen again, what was not comes."""
+    options = {"max_steps": 15, "save_strategy": "steps", "save_steps": 5, "gradient_accumulation_steps": 2}
+
+    def run(folder: Path, resume: Path | None = None) -> list[list[int]]:
+        seen: list[list[int]] = []
+
+        def collate(blocks: list[cloison.Block]) -> dict[str, Any]:
+            seen.append([i for block in blocks for i in block.sample_ids.tolist()])
+            return cloison.collate(blocks)
+
+        arguments = _arguments(folder, per_device_train_batch_size=3, **options)
+        trainer = transformers.Trainer(model, arguments, train_dataset=packed, data_collator=collate)
+        trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+        assert trainer.state.global_step == 15
+        return seen
+
+    straight = run(tmp_path / "one")
+    epoch = -(-len(packed) // 3)
+    assert sorted(i for batch in straight[:epoch] for i in batch) == list(range(160)), "each sample once in the first epoch"
+    assert 10 < epoch < 30
+    assert run(tmp_path / "two", tmp_path / "one" / "checkpoint-5")[-20:] == straight[10:30]
 
 
 class _FromLoader(transformers.Trainer):

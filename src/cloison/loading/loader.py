@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,7 @@ def loader(
     micro_batches: int = 1,
     shuffle: bool = True,
     last: Last = "fill",
-    balance_window: int = 0,
+    balance_window: int | None = None,
     cost: Cost | None = None,
     prefetch: int = 2,
 ) -> Loader:
@@ -57,7 +59,10 @@ def loader(
         shuffle: False: blocks in their order.
         last: "fill": the last step of an epoch is filled up with blocks of one token and no target, so that nothing is lost;
             "drop": the blocks that do not fill a step are left out (``loader.dropped_blocks`` says how many).
-        balance_window: deal blocks by ``cost`` within so many steps, see `cloison.loading.balance`; 0: in turn.
+        balance_window: deal blocks by ``cost`` within so many steps, see `cloison.loading.balance`; 0: in turn. None: 1 where
+            several ranks get several blocks each, which leaves every step the blocks that it has (64 ranks of 8 blocks of
+            131,072 tokens: the slowest rank over the mean falls from 1.27 to 1.15), else 0. Larger windows balance better
+            (1.013 at 8), and bring blocks of like cost into the same steps.
         cost: of a block, as `cloison.planning.Cost` (``calibrate`` fits it to measured steps; for a model,
             ``Cost(6 * parameters, 6 * layers * width)`` are training FLOPs). None: the shape of a 7B model.
         prefetch: batches that are read and collated ahead, in one thread; 0: none, all in the caller's.
@@ -76,8 +81,12 @@ def loader(
 
         collate = flat
     chosen = Cost() if cost is None else cost
-    deal = Deal(world_size, blocks_per_step, last, balance_window, chosen.per_token, chosen.per_square, chosen.fixed)
-    return Loader(source_of(packed), collate, deal, rank, seed, micro_batches, shuffle, prefetch)
+    deal = Deal(world_size, blocks_per_step, last, balance_window or 0, chosen.per_token, chosen.per_square, chosen.fixed)
+    if balance_window is None and world_size > 1 and blocks_per_step > 1:
+        deal = replace(deal, window=1)
+    made = Loader(source_of(packed), collate, deal, rank, seed, micro_batches, shuffle, prefetch)
+    made.warn_of_fillers()
+    return made
 
 
 class Loader:
@@ -127,7 +136,25 @@ class Loader:
         self._done = 0
         self._enter()
 
+    def __repr__(self) -> str:
+        deal, blocks = self.deal, len(self._source)
+        return (
+            f"Loader({blocks:,} blocks, rank {self.rank} of {deal.world_size}, {deal.blocks_per_step} blocks a step, "
+            f"epoch {self.epoch}: {len(self) - self.remaining:,} of {len(self):,} batches done)"
+        )
+
     # ------------------------------------------------------------------ sizes
+
+    def warn_of_fillers(self) -> None:
+        """Warn (on rank 0) where one step takes more blocks than the data set has: most of what is computed is filler."""
+        step, blocks = self.deal.step_blocks, len(self._source)
+        if step > blocks and self.rank == 0:
+            warnings.warn(
+                f"a step of {self.deal.world_size} ranks x {self.deal.blocks_per_step} blocks takes {step:,} blocks, and there "
+                f"are {blocks:,}: every epoch is one step with {step - blocks:,} fillers, which train nothing. "
+                "Pass fewer blocks_per_step.",
+                stacklevel=3,
+            )
 
     def __len__(self) -> int:
         """Batches of the present epoch, those that are done included: the same on every rank, before anything is read."""
