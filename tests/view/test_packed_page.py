@@ -64,7 +64,8 @@ def test_a_thousand_blocks_of_4096_stay_small(tmp_path: Path, chromium: Any, bac
     file = write_page(packed_page(packed, backend, asked=[len(packed) - 1]), tmp_path / "page.html")
     assert file.stat().st_size < 5_000_000
     with opened(chromium, file) as page:
-        assert "blocks are on this page; add another with --block N" in page.locator("#blocks").inner_text()
+        said = page.locator("#blocks").inner_text()
+        assert f"of {len(packed):,} blocks are on this page with their text" in said and "--block N" in said
         page.get_by_role("spinbutton", name="Block").fill(str(len(packed) - 1))
         page.get_by_role("spinbutton", name="Block").press("Enter")
         assert page.locator("#block-title").inner_text().startswith(f"Block {len(packed) - 1}:")

@@ -75,4 +75,7 @@ def block_section(data: Mapping[str, Any], tokenizer: Any | None) -> dict[str, A
 def _left_out(shown: int, total: int) -> str:
     if shown == total:
         return f"All {total:,} blocks are on this page."
-    return f"{shown:,} of {total:,} blocks are on this page; add another with --block N."
+    return (
+        f"{shown:,} of {total:,} blocks are on this page with their text: those asked for, those with findings, then the first. "
+        "For another: cloison show DIR --html FILE --block N."
+    )
