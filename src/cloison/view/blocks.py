@@ -76,6 +76,6 @@ def _left_out(shown: int, total: int) -> str:
     if shown == total:
         return f"All {total:,} blocks are on this page."
     return (
-        f"{shown:,} of {total:,} blocks are on this page with their text: those asked for, those with findings, then the first. "
+        f"{shown:,} of {total:,} blocks are on this page with their text: asked for, with findings, or first. "
         "For another: cloison show DIR --html FILE --block N."
     )
