@@ -144,7 +144,7 @@ class PackSpec:
         """Return the spec that `to_json` wrote, or that a person did."""
         try:
             plain = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SpecError("a spec file is a JSON object.", f"It does not parse: {error}.", "Mend the JSON.") from error
         if not isinstance(plain, dict):
             raise SpecError("a spec file is a JSON object.", f"It holds a {type(plain).__name__}.", "Wrap it in braces.")

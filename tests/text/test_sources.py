@@ -141,6 +141,15 @@ def test_arrays_are_read_as_json_reads_them(values: list[Any], indent: int | Non
         assert record == value if isinstance(value, dict) else isinstance(record, RecordError)
 
 
+def test_a_line_that_is_a_list_is_one_broken_line_of_a_file_of_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('[1, 2]\n{"text": "b"}\n')
+    (tmp_path / "b.jsonl").write_text('[\n{"text": "b"}\n]')
+    broken, good = records(open_sources([str(tmp_path / "a.jsonl")]))
+    assert isinstance(broken, RecordError) and good == {"text": "b"}
+    first, *_ = records(open_sources([str(tmp_path / "b.jsonl")]))
+    assert isinstance(first, RecordError) and "name the file .json" in first.remedy
+
+
 def test_an_array_of_large_records_is_read_through_small_buffers(tmp_path: Path) -> None:
     rows = [{"text": "y" * 200_000, "i": i} for i in range(5)]
     (tmp_path / "a.json").write_text(json.dumps(rows))

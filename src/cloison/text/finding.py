@@ -21,8 +21,8 @@ Spool = str | os.PathLike[str] | Remote | None
 """The folder for a copy of standard input."""
 
 KINDS = {
-    ".jsonl": "json",
-    ".ndjson": "json",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
     ".json": "json",
     ".parquet": "parquet",
     ".arrow": "arrow",
@@ -33,7 +33,7 @@ KINDS = {
     ".rst": "text",
     ".py": "text",
 }
-"""What a file is by its suffix; whether JSON is lines or an array, its first character tells."""
+"""What a file is by its suffix; whether a ``.json`` is lines or an array, its first character tells."""
 
 
 def paths_of(source: str, spool: Spool, skipped: list[str]) -> list[str]:

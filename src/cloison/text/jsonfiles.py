@@ -37,7 +37,8 @@ def _parsed(line: bytes) -> dict[str, Any] | RecordError:
         return RecordError("a line must be one JSON object.", "It nests too deep to be parsed.", "Flatten the record.")
     except ValueError as error:
         shown = line[:60].decode("utf-8", "replace").strip()
-        return RecordError("a line must be one JSON object.", f"It does not parse: {error}: {shown!r}.", "Mend the line.")
+        remedy = "Mend the line." if shown[:1] != "[" else "Mend the line, or name the file .json if it is one array."
+        return RecordError("a line must be one JSON object.", f"It does not parse: {error}: {shown!r}.", remedy)
     return _object(record)
 
 

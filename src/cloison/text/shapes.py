@@ -283,7 +283,7 @@ def _sharegpt(value: Any) -> list[dict[str, Any]]:
             continue
         try:
             call = json.loads(words)
-        except ValueError:
+        except (ValueError, RecursionError):
             call = None
         calls = call if isinstance(call, list) else [call]
         if all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in calls):
@@ -319,7 +319,7 @@ def _listed(value: Any, name: str) -> list[Any] | None:
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.strip() else None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RecordError(f"{name} must be a list or its JSON.", f"It does not parse: {error}.", "Mend it.") from error
     if value is None or (isinstance(value, Sequence) and not len(value)):
         return None

@@ -201,7 +201,7 @@ def _file(path: str) -> SourceFile:
             if not kind and head[:1] not in (b"{", b"["):
                 raise InputError(f"{path} must be of a known kind.", "Its name does not tell.", f"Kinds: {', '.join(KINDS)}.")
             kind = "json" if head.startswith(b"[") else "jsonl"
-        elif codec and kind != "text":
+        elif codec and kind not in ("text", "jsonl"):
             raise InputError(f"{path} must not be compressed as a whole.", f"It is {kind}.{codec}.", "Unpack it.")
     return SourceFile(path, kind, codec, *state)
 

@@ -154,7 +154,7 @@ def _json(file: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{file} must be JSON.", f"It does not parse: {error}.", "Mend or remove it.") from error
     return value if isinstance(value, dict) else {}
 

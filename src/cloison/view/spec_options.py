@@ -104,5 +104,5 @@ def _json_or_text(value: str) -> Any:
 
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
