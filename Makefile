@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM ?= false
 .PHONY: help demo story test lint docs atlas mutants campaign foreign s3 bench
 
 help:           ## this list
-	@grep -E '^[a-z0-9]+:.*##' Makefile | sed -E 's/^([a-z]+):[^#]*## /make \1\t/' | expand -t 16
+	@grep -E '^[a-z0-9]+:.*##' Makefile | sed -E 's/^([a-z0-9]+):[^#]*## /make \1\t/' | expand -t 16
 
 demo: $(VENV)/.demo  ## the main job and its proof, on data that every machine has
 	$(BIN)/cloison demo --out demo

@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,16 +24,27 @@ class ObjectStore:
         asked: (method, key) to the number of requests that were answered well.
         failures: how many were not.
         share: of requests that fail: some before, some after what they ask for was done, some in the middle of the answer.
+        wait_s: how long every answer takes.
     """
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.asked: Counter[tuple[str, str]] = Counter()
         self.failures = 0
+        self._etags: dict[str, tuple[bytes, str]] = {}
         self.share = 0.0
+        self.wait_s = 0.0
         self.lock = threading.Lock()
         self.random = random.Random(0)
         self.endpoint = ""
+
+    def etag(self, key: str) -> str:
+        """Return a hash of the object, found once for each content."""
+        content, known = self._etags.get(key, (None, ""))
+        if content is not self.objects[key]:
+            content, known = self.objects[key], hashlib.md5(self.objects[key]).hexdigest()
+            self._etags[key] = content, known
+        return known
 
     def fail(self, share: float, seed: int) -> None:
         """Let a share of the requests fail from now on."""
@@ -64,6 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
         key = unquote(url.path).lstrip("/")
         size = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(size)
+        time.sleep(self.store.wait_s)
         fate = self.store.fate()
         if len(body) < size or fate == "hung up":  # a writer that was killed: nothing of it is seen
             self.close_connection = True
@@ -97,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "DELETE":
             del objects[key]
             return 204, {}, b""
-        headers = {"ETag": hashlib.md5(content).hexdigest(), "X-Size": str(len(content))}
+        headers = {"ETag": self.store.etag(key), "X-Size": str(len(content))}
         if self.command == "HEAD":
             return 200, headers, b""
         wanted = self.headers.get("Range")
@@ -111,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         found: dict[str, dict[str, object]] = {}
         for key, content in self.store.objects.items():
             if key == path or (key.startswith(within) and "/" not in key[len(within) :]):
-                found[key] = {"name": key, "size": len(content), "type": "file", "ETag": hashlib.md5(content).hexdigest()}
+                found[key] = {"name": key, "size": len(content), "type": "file", "ETag": self.store.etag(key)}
             elif key.startswith(within):
                 folder = within + key[len(within) :].partition("/")[0]
                 found[folder] = {"name": folder, "size": 0, "type": "directory"}
