@@ -8,8 +8,8 @@ are those that item-by-item best-fit-decreasing gives.
 
 Source: Johnson's BFD (1974); on counts, the observation of Krell et al. 2021 ("Efficient sequence packing without
 cross-contamination") for a histogram packer, made exact. Cost: O(distinct lengths + events), 0.1-0.3 ms at 2,048 to 8,192
-units, independent of the number of samples. What it gives up: blocks hold like lengths (see `composition`); on narrow distributions
-it is 0.2-6.5 % above the optimum (see `optimal`).
+units, independent of the number of samples. What it gives up: blocks hold like lengths (see `composition`); on narrow
+distributions it is 0.2-6.5 % above the optimum (see `optimal`).
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ def _written(
 def _sorted_by_class(items: Items, starts: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """Return the ids of all placed items, by class (class c from starts[c] on) and, within a class, in rising order."""
     out = np.empty(items.placed, items.id_type)
-    cursors = starts[:-1].astype(np.uint32 if out.size <= 2**32 else np.int64)
+    cursors: npt.NDArray[Any] = starts[:-1].astype(np.uint32 if out.size <= 2**32 else np.int64)
     jobs = []
     for (start, stop), (_, _, counts) in zip(items.id_ranges(), items.ranges, strict=True):
         jobs.append((start, stop, cursors))
