@@ -78,12 +78,13 @@ def pieces(packed: Packed, shard: Shard, columns: tuple[str, ...] = TARGETED) ->
     size = max(1, _PIECE_TOKENS // packed.capacity)
     source = random_access(path, shard.size_bytes)
     remote = isinstance(path, Remote)
-    with store_errors(f"{path} cannot be read"), pq.ParquetFile(source, memory_map=True, pre_buffer=remote) as file:
+    reading = store_errors(f"{path} cannot be read", damage=True)
+    with reading, pq.ParquetFile(source, memory_map=True, pre_buffer=remote) as file:
         rows = 0
         for batch in file.iter_batches(batch_size=size, columns=list(columns)):
             flat: dict[str, Any] = {"labels": np.zeros(0, np.int32)}
             for name in columns:
-                flat[name] = batch.column(name).flatten().to_numpy()
+                flat[name] = _flat(batch.column(name), name, path)
             counts = np.diff(batch.column("seq_lengths").offsets.to_numpy()).astype(np.int64)
             piece = Piece(block_segments=counts, **flat)
             _refuse_unsound(piece, batch, path, packed.capacity)
@@ -107,6 +108,13 @@ def _refuse_unsound(piece: Piece, batch: Any, path: Place, capacity: int) -> Non
                 raise _unsound(path, f"The lengths of a block's segments do not sum to its {name}")
 
 
+def _flat(column: Any, name: str, path: Place) -> npt.NDArray[Any]:
+    values = column.flatten()
+    if str(values.type) != ("float" if name == "loss_weights" else "int32") or column.null_count or values.null_count:
+        raise _unsound(path, f"Its {name} are {column.type}, or some are null")
+    return np.asarray(values.to_numpy())
+
+
 def _unsound(path: Place, found: str) -> StoreError:
     return StoreError(f"{path} must hold the blocks that were packed.", f"{found}.", "Pack again, or restore the file.")
 
@@ -118,7 +126,7 @@ def has_weights(packed: Packed) -> bool:
     if not packed.manifest.shards:
         return False
     path = packed.path / packed.manifest.shards[0].name
-    with store_errors(f"{path} cannot be read"):
+    with store_errors(f"{path} cannot be read", damage=True):
         return "loss_weights" in pq.read_schema(random_access(path)).names
 
 

@@ -62,12 +62,23 @@ def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list
             return np.concatenate(lengths)
 
         lengths = np.concatenate(each_shard(packed, one))
-    with replacing(folder / index) as part, part.open("wb") as file:
-        file.write(_MAGIC + struct.pack("<QBQQ", 1, _INT32, lengths.size, lengths.size + 1))
-        file.write(lengths.astype("<i4").data)
-        file.write(((np.cumsum(lengths, dtype=np.int64) - lengths) * 4).astype("<i8").data)
-        file.write(np.arange(lengths.size + 1, dtype="<i8").data)
+    with replacing(folder / index) as part:
+        part.write_bytes(_index(lengths))
     return [tokens, index]
+
+
+def _index(lengths: npt.NDArray[np.int32]) -> bytes:
+    """Return the index of documents of one sequence each, of these many tokens."""
+    head = _MAGIC + struct.pack("<QBQQ", 1, _INT32, lengths.size, lengths.size + 1)
+    pointers = (np.cumsum(lengths, dtype=np.int64) - lengths) * 4
+    return b"".join(
+        (
+            head,
+            lengths.astype("<i4").tobytes(),
+            pointers.astype("<i8").tobytes(),
+            np.arange(lengths.size + 1, dtype="<i8").tobytes(),
+        )
+    )
 
 
 def read(source: Path) -> Iterator[TokenPiece]:

@@ -1,20 +1,21 @@
 """TRL: pre-packed Parquet rows for SFTTrainer. Read from TRL 1.16 and tested with it.
 
 Columns ``input_ids``, ``labels`` (index of input_ids, -100 where not a target; not shifted) and ``seq_lengths``
-(list<int32>): those of a packed data set's own files. So its files are copied, byte for byte, and nothing is decoded; the
-``sample_ids`` that come along are no column of the trainer's, which passes over it. Where there are more columns they are
-left out, and the files written again with the data set's own compression.
+(list<int32>): those of a packed data set's own files. So its files are copied, byte for byte, once their hash is seen to be
+right, and nothing is decoded; the ``sample_ids`` that come along are no column of the trainer's, which passes over it. Where
+there are more columns they are left out, and the files written again with the data set's own compression.
 """
 
 from __future__ import annotations
 
-import shutil
+import hashlib
+from pathlib import Path
 from typing import Any
 
-from cloison.errors import StoreError
+from cloison.errors import ChangedError
 from cloison.formats.flat import TARGETED, each_shard
 from cloison.places import Place, opened, random_access
-from cloison.store.files import replacing, store_errors
+from cloison.store.files import file_sha256, replacing, store_errors
 from cloison.store.packed import Packed
 from cloison.store.shards import Shard
 
@@ -37,19 +38,37 @@ def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list
     def one(index: int, shard: Shard) -> str:
         name = f"train-{index:05d}.parquet"
         source = packed.path / shard.name
-        with store_errors(f"{source} cannot be read"):
+        with store_errors(f"{source} cannot be read", damage=True):
             names = pq.read_schema(random_access(source, shard.size_bytes)).names
         with replacing(folder / name) as part:
             if set(names) == set(_KEPT):
-                with opened(source, _COPIED_BYTES) as read, part.open("wb") as write:
-                    shutil.copyfileobj(read, write, _COPIED_BYTES)
-                if part.stat().st_size != shard.size_bytes:
-                    raise StoreError(f"{source} must have {shard.size_bytes:,} bytes.", "It has others.", "Restore the file.")
+                _copy(packed.path, shard, part)
             else:
-                _without(random_access(source, shard.size_bytes), part)
+                _refuse_changed(packed.path, shard, file_sha256(source))
+                with store_errors(f"{source} cannot be read", damage=True):
+                    _without(random_access(source, shard.size_bytes), part)
         return name
 
     return each_shard(packed, one)
+
+
+def _copy(folder: Place, shard: Shard, part: Path) -> None:
+    """Copy a file of the data set, and make sure that it is the one that was packed."""
+    found = hashlib.sha256()
+    with opened(folder / shard.name, _COPIED_BYTES) as source, part.open("wb") as copy:
+        while content := source.read(_COPIED_BYTES):
+            found.update(content)
+            copy.write(content)
+    _refuse_changed(folder, shard, found.hexdigest())
+
+
+def _refuse_changed(folder: Place, shard: Shard, found: str) -> None:
+    if found != shard.sha256:
+        raise ChangedError(
+            f"{folder / shard.name} must have the sha256 {shard.sha256[:16]}...",
+            f"It is {found[:16]}...: the file changed after packing.",
+            "Pack again into an empty folder, or restore the file.",
+        )
 
 
 def _without(source: Any, part: Any) -> None:
