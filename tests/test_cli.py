@@ -172,14 +172,6 @@ def test_show_without_a_tokenizer_shows_ids_and_says_so(tmp_path: Path, capsys: 
     assert "pass --tokenizer" in out
 
 
-def test_show_lets_no_escape_code_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = shown(tmp_path, capsys, "red \x1b[31m alert \x07 [bold]not markup[/bold]")
-    assert "\x1b" not in out
-    assert "\x07" not in out
-    assert "␛[31m" in out
-    assert "[bold]not markup[/bold]" in out
-
-
 def test_show_refuses_a_block_that_is_not_there(ids: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "pack", str(ids), "--out", str(tmp_path / "out"), "--capacity", "64")
     status, _, err = run(capsys, "show", str(tmp_path / "out"), "--block", "999")

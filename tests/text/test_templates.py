@@ -125,37 +125,6 @@ def test_a_template_without_a_date_has_one_key_for_all_days(qwen3: Path) -> None
     assert len(keys) == 1
 
 
-HOSTILE = {
-    "reach the class": "{{ messages.__class__ }}{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "reach globals": "{{ raise_exception.__globals__ }}",
-    "reach through a joiner": "{{ cycler.__init__.__globals__.os.system('true') }}",
-    "format string": "{{ '{0.__class__.__init__.__globals__}'.format(raise_exception) }}",
-    "change the messages": "{{ messages.append(1) }}",
-    "store a dunder": "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
-    "attribute filter": "{{ messages | attr('__class__') | attr('__mro__') }}",
-    "include a file": "{% include '/etc/passwd' %}",
-}
-
-
-@pytest.mark.parametrize("template", HOSTILE.values(), ids=HOSTILE)
-def test_a_template_that_reaches_for_python_is_stopped(template: str) -> None:
-    sandbox = Sandbox({"default": template}, {}, "2024-01-01")
-    (result,) = sandbox.render([("default", CHATS["one turn"], None, None, {})])
-    sandbox.close()
-    if isinstance(result, str):  # an undefined value renders as nothing
-        assert result == ""
-    else:
-        assert isinstance(result, TemplateError) and result.remedy
-
-
-@pytest.mark.parametrize("template", ["{{ messages | map(attribute='role') | random }}", "{{ lipsum() }}"])
-def test_a_template_that_draws_at_random_is_refused(template: str) -> None:
-    sandbox = Sandbox({"default": template}, {}, "2024-01-01")
-    (result,) = sandbox.render([("default", CHATS["one turn"], None, None, {})])
-    sandbox.close()
-    assert isinstance(result, TemplateError) and ("random" in result.found or "lipsum" in result.found)
-
-
 def limited(template: str, **limits: Any) -> tuple[Any, Any]:
     """Return what a chat at fault gives, and what an ordinary one after it gives."""
     sandbox = Sandbox({"bad": template, "good": "{{ messages[0].content }}"}, {}, "2024-01-01", **limits)
@@ -192,7 +161,7 @@ def test_a_huge_output_is_stopped() -> None:
 
 
 def test_a_template_that_fills_memory_is_stopped() -> None:
-    first, second = limited("{{ ('x' * 900000000) ~ ('y' * 900000000) }}", limit_bytes=1 << 30)
+    first, second = limited("{{ messages[0].content * 9999999999 }}", limit_bytes=1 << 30)
     assert isinstance(first, TemplateError) and "memory" in first.found and second == "hi"
 
 

@@ -84,7 +84,7 @@ def select(store: TokenStore, skipped: Sequence[int], spec: PackSpec) -> Selecti
             f"({int(barren.sum()):,} of {lengths.size:,} samples).",
             'Pass on_empty="drop" to count and drop them, another train_on, or a larger capacity.',
         )
-    if barren.any() and (barren | (lengths == 0)).all():
+    if (barren | (lengths == 0)).all() and (barren.any() or _has_chats(store)):
         raise _nothing_at_all(store, lengths, first, limit, spec)
     gone = barren.copy()
     gone[list(skipped)] = True
@@ -106,7 +106,7 @@ def _nothing_at_all(
     store: TokenStore, lengths: npt.NDArray[np.int64], first: npt.NDArray[np.int64], limit: int, spec: PackSpec
 ) -> InputError:
     """Return the error for sources of which not one sample has something to train: an empty data set is nobody's wish."""
-    told = f"None of {int((lengths > 0).sum()):,} samples has, under train_on={spec.train_on!r}"
+    told = f"None of {lengths.size:,} samples has, under train_on={spec.train_on!r}"
     late = first < lengths
     if late.any():
         return InputError(
@@ -115,11 +115,10 @@ def _nothing_at_all(
             f"of sample {int(np.flatnonzero(late)[np.argmin(first[late])])}).",
             f'Raise capacity{"" if spec.max_sample_tokens is None else " or max_sample_tokens"}, or pass overflow="drop".',
         )
-    chats = any((shapes == SHAPES.index("messages")).any() for _, _, shapes in store.each_unit())
     says = any(
         np.isin(spans["role"], [ROLES.index(role) for role in TRAINS["assistant"]]).any() for spans, *_ in store.each_unit()
     )
-    if chats and not says:
+    if _has_chats(store) and not says:
         template = (
             "the tokenizer's chat template" if spec.chat_template is None else f"the template {spec.chat_template[:60]!r}"
         )
@@ -133,6 +132,10 @@ def _nothing_at_all(
         f"{told}: labels and masks are empty, weights are 0, or there is one token only.",
         "Look at the labels, masks and weights of the records, or pass another train_on.",
     )
+
+
+def _has_chats(store: TokenStore) -> bool:
+    return any((shapes == SHAPES.index("messages")).any() for _, _, shapes in store.each_unit())
 
 
 def _refuse_fragments(cut: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], limit: int, spec: PackSpec) -> None:

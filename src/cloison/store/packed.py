@@ -53,7 +53,9 @@ def open(path: str | os.PathLike[str] | Remote) -> Packed:
     for shard in manifest.shards:
         file = folder / shard.name
         size = there.get(shard.name, -1)
-        if misfit(shard.name, "name") or size < 0:
+        if misfit(shard.name, "name"):
+            raise ManifestError("a manifest names files in its folder.", f"It names {shard.name!r}.", "Pack again.")
+        if size < 0:
             raise ChangedError(f"{file} must be there.", "It is missing.", "Pack again into an empty folder, or restore it.")
         if size != shard.size_bytes:
             raise ChangedError(

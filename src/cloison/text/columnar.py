@@ -16,7 +16,7 @@ __all__ = ["arrow_jobs", "dataset_files", "parquet_jobs", "read_arrow", "read_pa
 _ROWS = 256
 _CHUNK_BYTES = 1 << 22
 
-_BOMB_VALUES, _BOMB_RATIO = 1 << 26, 1 << 10
+_BOMB_VALUES, _BOMB_RATIO = 1 << 24, 1 << 7
 
 
 def parquet_jobs(path: str) -> list[dict[str, Any]]:
