@@ -101,6 +101,7 @@ class Groups:
     def __init__(self, folder: Place, manifest: Manifest, kept: int) -> None:
         self._folder, self._manifest, self._kept = folder, manifest, kept
         self._ends = [0, *accumulate(shard.num_blocks for shard in manifest.shards)]
+        self._unreadable = [f"{folder / shard.name} cannot be read" for shard in manifest.shards]  # asked for at every block
         self._own = threading.local()
 
     def block(self, index: int) -> Block:
@@ -150,7 +151,7 @@ class Groups:
         return shard, *divmod(index - self._ends[shard], self._manifest.blocks_per_group)
 
     def _reading(self, shard: int) -> Any:
-        return store_errors(f"{self._folder / self._manifest.shards[shard].name} cannot be read", damage=True)
+        return store_errors(self._unreadable[shard], damage=True)
 
     def _group(self, shard: int, number: int) -> Group:
         groups: OrderedDict[tuple[int, int], Group] = self._mine("groups")
