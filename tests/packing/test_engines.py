@@ -23,6 +23,7 @@ from cloison.packing import on_ray
 from cloison.packing.engines import Do
 from cloison.packing.job import run_job
 from cloison.packing.worker import Done
+from cloison.store.files import writer
 from tests.packing.corpus import chats, token_records, write_lines
 
 Tree = Callable[[Path], dict[str, str]]
@@ -78,7 +79,7 @@ def test_a_plain_loop_over_shards_each_in_a_process_of_its_own(
     few, some = SPEC.with_(max_segments=30), ["part-4.jsonl", "part-0.jsonl"]
     pack(some, tmp_path / "here" / "out", few, tokenizer=tokenizer)
     pack(some, tmp_path / "there" / "out", few, tokenizer=tokenizer, engine=loop)
-    assert len(passed_on) == 2 + 2
+    assert len(passed_on) == 2 + 2 + 2
     assert max(passed_on) < 2_000
     assert tree(tmp_path / "there") == tree(tmp_path / "here")
 
@@ -131,9 +132,26 @@ def test_an_error_in_a_job_comes_through_whatever_carried_it(tmp_path: Path) -> 
         pack(source, tmp_path / "out", PackSpec(64), engine=carried)
 
 
+def test_what_a_killed_driver_left_beside_the_stores_is_removed(token_corpus: Path, tmp_path: Path) -> None:
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True)
+    node = writer().rpartition("-")[0]
+    left = tmp_path / "tokens" / f".hashing-{node}-{dead.stdout.strip()}"
+    another = tmp_path / "tokens" / ".hashing-another-1"
+    for folder in (left, another):
+        folder.mkdir(parents=True)
+        (folder / "hash.setup.json").write_text("{}")
+    pack(str(token_corpus), tmp_path / "out", SPEC.with_(carry=()), engine=lambda do, jobs: map(do, jobs))
+    assert not left.exists()
+    assert another.exists(), "it may be at work"
+    assert [path.name for path in (tmp_path / "tokens").glob(".hashing-*")] == [another.name]
+
+
 def test_an_engine_that_leaves_jobs_undone_is_no_engine(token_corpus: Path, tmp_path: Path) -> None:
+    def lazy(do: Do, jobs: Jobs) -> Iterable[dict[str, Any]]:
+        return map(do, jobs[:4] if "chunk" in jobs[0] else jobs)
+
     with pytest.raises(StoreError, match="2 of 6 are missing, job 4 first") as caught:
-        pack(str(token_corpus), tmp_path / "out", SPEC.with_(carry=()), engine=lambda do, jobs: map(do, jobs[:4]))
+        pack(str(token_corpus), tmp_path / "out", SPEC.with_(carry=()), engine=lazy)
     assert "what is finished is kept" in caught.value.remedy
     with pytest.raises(InputError, match="the record of each job"):
         pack(str(token_corpus), tmp_path / "out", SPEC.with_(carry=()), engine=lambda do, jobs: [None for _ in map(do, jobs)])  # type: ignore[misc]

@@ -72,7 +72,7 @@ def big_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eight files that each keep a worker busy for a while."""
     folder = tmp_path_factory.mktemp("big")
     for number in range(8):
-        write_lines(folder / f"{number}.jsonl", token_records(4000, number, longest=160))
+        write_lines(folder / f"{number}.jsonl", token_records(2000, number, longest=160))
     return folder
 
 
@@ -118,8 +118,8 @@ def test_the_bytes_are_those_of_the_local_engine_in_any_order(
     monkeypatch.chdir(corpus.parent)  # sources named from here, which is not where the workers are
     there = tmp_path / "there"
     pack(corpus.name, there / "out", spec, tokenizer=tokenizer, engine="ray", workers=workers)
-    assert len(orders) >= 6
-    assert orders[:6] != sorted(orders[:6])
+    assert len(orders) >= 12
+    assert orders[6:12] != sorted(orders[6:12])
     assert tree(there) == tree(tmp_path / "here")
 
 
@@ -142,7 +142,7 @@ def test_tokens_pass_through_neither_this_process_nor_the_object_store(
     free = ray.available_resources()["object_store_memory"]
     done: list[Done] = []
     packed, _ = run_job(str(big_corpus), tmp_path / "out", PackSpec(1 << 12), engine="ray", report=done.append)
-    assert packed.manifest.num_tokens > 2_000_000
+    assert packed.manifest.num_tokens > 1_000_000
     assert len(sizes) == len(done) > 8
     assert max(sizes) < 8_000, "plain records, far below the 100 kB from which Ray puts a result into its store"
     assert ray.available_resources()["object_store_memory"] == free
@@ -161,6 +161,7 @@ def test_progress_goes_over_all_workers_in_one_count_and_every_piece_is_reported
     assert [line for line in said if line[0] == "writing blocks"] == [("writing blocks", n + 1, total) for n in range(total)]
     assert sorted((one.step, one.index) for one in done) == [
         *(("fill", index) for index in range(total)),
+        *(("hash", index) for index in range(6)),
         *(("tokenise", index) for index in range(6)),
     ]
     assert all(one.seconds > 0 and one.tries == 1 and one.node for one in done)
@@ -263,7 +264,7 @@ def test_a_shard_that_always_fails_is_named_at_the_end_and_the_others_are_done(
     in_the_way.parent.rmdir()
     done: list[Done] = []
     run_job(str(token_corpus), tmp_path / "out", SPEC, engine="ray", report=done.append)
-    assert [(one.step, one.index) for one in done] == [("fill", 7)]
+    assert [(one.step, one.index) for one in done if one.step != "hash"] == [("fill", 7)]
     assert tree(tmp_path) == undisturbed
 
 
@@ -299,7 +300,7 @@ def test_a_store_that_fails_some_requests_costs_tries_only(
 
     def unlucky(ray: ModuleType, ref: Any, job: Mapping[str, Any]) -> Any:
         answer = real(ray, ref, job)
-        if job["index"] in (1, 4) and failures.count(job["index"]) < 2:
+        if "chunk" in job and job["index"] in (1, 4) and failures.count(job["index"]) < 2:
             failures.append(job["index"])
             return StoreError("it cannot be read.", "The system says: try again.", "Run again.")
         return answer
@@ -326,7 +327,7 @@ def test_a_machine_that_does_not_see_the_files_says_so(
     with pytest.raises(StoreError, match="every worker must see the files of the run") as caught:
         pack(str(token_corpus), tmp_path / "out", SPEC, engine="ray")
     assert str(tmp_path / "tokens") in caught.value.asked
-    assert "does not see tokenise-" in caught.value.found
+    assert "does not see hash-" in caught.value.found
     assert "that all machines share" in caught.value.remedy
 
 
@@ -381,10 +382,11 @@ def test_an_address_of_another_form_is_refused(address: str, token_corpus: Path,
 
 
 def test_a_process_that_is_connected_stays_so(ray: ModuleType, address: str, token_corpus: Path, tmp_path: Path) -> None:
-    pack(str(token_corpus), tmp_path / "out", SPEC, engine="ray", address=address)
-    assert ray.is_initialized()
     with pytest.raises(InputError, match="is connected to"):
         pack(str(token_corpus), tmp_path / "other", SPEC, engine="ray", address="other:6379")
+    with on_ray.connected(address) as same:
+        assert same is ray
+    assert ray.is_initialized()
 
 
 def test_a_cluster_of_its_own_ends_with_the_run_and_with_its_driver(

@@ -141,7 +141,7 @@ def run_jobs(
     finally:
         _end(cluster, list(under_way))
     if failed:
-        raise _failure({"tokenise": "chunk", "fill": "shard"}[name], failed, len(jobs))
+        raise _failure({"hash": "file", "tokenise": "chunk", "fill": "shard"}[name], failed, len(jobs))
 
 
 def _task(setup: str, seal: str, job: Mapping[str, Any]) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def ensure_tokens(
     """
     claim(folder)
     opened = open_sources(sources, spec, spool=folder)
-    hashes = source_hashes(opened.files, folder)
+    hashes = source_hashes(opened.files, folder, engine)
     encoder = Encoder(tokenizer, spec, opened.reading)
     try:
         if encoder.needs_date and spec.date is None:
