@@ -90,7 +90,7 @@ class Driver:
                 for process in psutil.Process(self.process.pid).children(recursive=True):
                     with suppress(psutil.Error):
                         if "cloison.packing.worker" in (words := process.cmdline()) or (
-                            words and words[0].startswith("ray::_task")
+                            words and words[0].startswith("ray::cloison")
                         ):
                             self.worker_mb = max(self.worker_mb, process.memory_info().rss / 2**20)
             time.sleep(0.5)
