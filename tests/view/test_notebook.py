@@ -35,7 +35,7 @@ def test_a_report_shows_findings_escaped() -> None:
     found = Finding("leak", "error", "<script>x</script>", "drop the 2-D mask")
     html = VerifyReport((Verdict("isolation", "leak", "1 of 2 cells moved"),), (found,), influence)._repr_html_()
     assert "&lt;script&gt;" in html and "<script>" not in html
-    assert "1 of 2 cells moved; the largest by 5.0e-01 sigma" in html
+    assert "1 of 2 cells moved; the largest by 0.5 sigma" in html
     assert "<strong>Wrong: leak.</strong>" in html
 
 

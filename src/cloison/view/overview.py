@@ -16,6 +16,9 @@ __all__ = ["overview_section", "stale_notice"]
 STRIPS = 40
 """Blocks drawn as strips."""
 
+_FEWEST_STEPS = 4
+"""Steps that make a line worth drawing."""
+
 
 def stale_notice(packed: Packed) -> str:
     """Return a sentence if the files are not what the manifest states, else ""."""
@@ -138,6 +141,6 @@ def _spread(num_blocks: int) -> list[int]:
 
 def _per_step(segments_per_block: Any, blocks_per_step: int) -> Any:
     steps = segments_per_block.size // blocks_per_step
-    if steps < 2:
+    if steps < _FEWEST_STEPS:
         return np.zeros(0)
     return segments_per_block[: steps * blocks_per_step].reshape(steps, blocks_per_step).sum(axis=1)[:400]

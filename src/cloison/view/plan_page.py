@@ -7,7 +7,7 @@ from typing import Any
 
 from cloison.view.charts import bars, strips
 from cloison.view.page import render_page
-from cloison.view.tables import number, percent, table
+from cloison.view.tables import counted, number, percent, table
 
 __all__ = ["plan_page"]
 
@@ -51,7 +51,7 @@ def plan_page(lengths: Any, rows: Sequence[Mapping[str, Any]], source: str) -> s
                 "strips": strips(
                     [(str(b), block) for b, block in enumerate(row["first_blocks"])],
                     row["capacity"],
-                    f"The first of {row['num_blocks']:,} blocks; what is empty is padding.",
+                    f"The first {len(row['first_blocks'])} of {counted(row['num_blocks'], 'block')}; what is empty is padding.",
                 ),
             }
             for row in made

@@ -61,7 +61,7 @@ def heat_map(influence: npt.NDArray[np.float64], size: int = 360) -> dict[str, A
             if not np.isfinite(value) or value <= 0
             else (np.log10(max(value, _FLOOR)) - np.log10(_FLOOR)) / -np.log10(_FLOOR)
         )
-        what = "itself" if own else ("not measured" if np.isnan(value) else "exactly 0" if value == 0 else f"{value:.1e} sigma")
+        what = "itself" if own else ("not measured" if np.isnan(value) else "exactly 0" if value == 0 else f"{value:.2g} sigma")
         cells.append(
             {
                 "x": round(30 + column * step, 2),
@@ -80,7 +80,7 @@ def heat_map(influence: npt.NDArray[np.float64], size: int = 360) -> dict[str, A
         "cells": cells,
         "labels": [{"at": round(30 + (i + 0.5) * step, 1), "text": str(i)} for i in range(count)] if count <= 24 else [],
         "said": f"{moved} of {measured.size} cells moved"
-        + (f"; the largest by {measured.max():.1e} sigma." if moved else ": every other segment's output is bit-equal."),
+        + (f"; the largest by {measured.max():.2g} sigma." if moved else ": every other segment's output is bit-equal."),
     }
 
 
@@ -93,7 +93,7 @@ def _by_place(influence: npt.NDArray[np.float64], place_of: Sequence[int] | None
     rows = []
     for place in sorted(set(places.tolist())):
         here = places == place
-        rows.append((str(place), f"{senders[here].mean():.1f}", f"{worst[here].max():.1e}" if worst[here].max() else "0"))
+        rows.append((str(place), f"{senders[here].mean():.3g}", f"{worst[here].max():.2g}"))
     return table(
         "contamination by place in the block",
         ("place in the block", "segments that reach it", "largest move (sigma)"),

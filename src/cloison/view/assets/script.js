@@ -27,6 +27,8 @@
     return text.replaceAll("\t", "→\t").replaceAll("\n", "⏎\n");
   }
 
+  const counted = (n, noun) => n.toLocaleString("en") + " " + noun + (n === 1 ? "" : "s");
+
   function describe(block, index) {
     const [s, position] = segmentOf(block, index);
     const label = block.labels ? block.labels[index] : -100;
@@ -77,8 +79,8 @@
     if (!blocks.length) return;
     place = Math.max(0, Math.min(index, blocks.length - 1));
     const block = blocks[place];
-    title.textContent = "Block " + block.block + ": " + block.lengths.length + " segments, " + block.ids.length + " of " +
-      data.capacity + " tokens, " + block.labels.filter((l) => l !== -100).length + " targets";
+    title.textContent = "Block " + block.block + ": " + counted(block.lengths.length, "segment") + ", " + block.ids.length.toLocaleString("en") +
+      " of " + counted(data.capacity, "token") + ", " + counted(block.labels.filter((l) => l !== -100).length, "target");
     number.value = block.block;
     const fragment = document.createDocumentFragment();
     spans = [];
