@@ -198,6 +198,37 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_chunk_is_replaced(
     assert tree(tmp_path / "there") == tree(tmp_path / "here"), "and no unfinished file of the killed is left"
 
 
+def test_a_chunk_that_kills_every_worker_is_named_and_the_others_are_done(
+    ray: ModuleType, big_corpus: Path, tmp_path: Path
+) -> None:
+    killed: set[int] = set()
+    stop = threading.Event()
+
+    def killer() -> None:
+        while not stop.is_set():
+            for part in tmp_path.glob("tokens/*/chunk-000002.arrow.*.part"):
+                victim = int(part.name.removesuffix(".part").rpartition("-")[2])
+                if victim not in killed:
+                    os.kill(victim, signal.SIGKILL)
+                    killed.add(victim)
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=killer)
+    thread.start()
+    try:
+        with pytest.raises(StoreError, match="job 2 must be done") as caught:
+            pack(str(big_corpus), tmp_path / "out", PackSpec(1 << 12), engine="ray")
+    finally:
+        stop.set()
+        thread.join()
+    assert len(killed) == 3
+    assert "Its worker died 3 times (WorkerCrashedError). (Chunk 2 failed so; of 8, 7 are done and kept.)" in caught.value.found
+    assert "memory" in caught.value.remedy
+    assert len(list(tmp_path.glob("tokens/*/chunk-*.arrow"))) == 7
+    assert not list(tmp_path.rglob("*.part"))
+    assert not list(tmp_path.rglob("store.json"))
+
+
 @pytest.mark.parametrize("stage", ["tokens/*/chunk-*.json", "out/.work/blocks-*.json"])
 def test_after_a_kill_of_the_driver_nothing_that_was_finished_is_done_again(
     address: str, ray: ModuleType, token_corpus: Path, tmp_path: Path, tree: Tree, undisturbed: dict[str, str], stage: str
@@ -302,7 +333,7 @@ def test_a_store_that_fails_some_requests_costs_tries_only(
         answer = real(ray, ref, job)
         if "chunk" in job and job["index"] in (1, 4) and failures.count(job["index"]) < 2:
             failures.append(job["index"])
-            return StoreError("it cannot be read.", "The system says: try again.", "Run again.")
+            return on_ray._Failed(StoreError("it cannot be read.", "The system says: try again.", "Run again."), may_pass=True)
         return answer
 
     monkeypatch.setattr(on_ray, "_answer", unlucky)

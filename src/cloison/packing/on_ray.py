@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -27,12 +28,20 @@ from cloison.places import Place
 __all__ = ["connected", "cpus", "run_jobs"]
 
 _TRIES = 3
-"""Of a job that a disk or store failed. A worker that dies is replaced by Ray as often, besides."""
+"""Of a job that a disk or store failed; and of one whose worker dies, which Ray does again."""
 
 _ANSWER_S = 5.0
 _LEAVE_S = 10.0
 _STORE_BYTES = 80 << 20
 _NAMED = 5
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """A job that was not done: why, and whether another try may go better."""
+
+    error: CloisonError
+    may_pass: bool
 
 
 @contextmanager
@@ -111,7 +120,7 @@ def run_jobs(
         return
     where, seal = publish(setup, scratch)
     name = setup["step"]
-    task = cluster.remote(num_cpus=1, max_retries=_TRIES)(_task)
+    task = cluster.remote(num_cpus=1, max_retries=_TRIES - 1)(_task)
     waiting = deque((job, 1) for job in jobs)
     under_way: dict[Any, tuple[Mapping[str, Any], int]] = {}
     failed: dict[int, CloisonError] = {}
@@ -125,15 +134,11 @@ def run_jobs(
             for ref in ready:
                 job, tries = under_way.pop(ref)
                 answer = _answer(cluster, ref, job)
-                if isinstance(answer, CloisonError):
-                    if (
-                        tries < _TRIES
-                        and isinstance(answer, StoreError)
-                        and not isinstance(answer, (ChangedError, ManifestError))
-                    ):
+                if isinstance(answer, _Failed):
+                    if answer.may_pass and tries < _TRIES:
                         waiting.append((job, tries + 1))
                     else:
-                        failed[int(job["index"])] = answer
+                        failed[int(job["index"])] = answer.error
                     continue
                 if report is not None:
                     report(Done(name, int(job["index"]), answer["seconds"], answer["node"], tries))
@@ -160,12 +165,13 @@ def _task(setup: str, seal: str, job: Mapping[str, Any]) -> dict[str, Any]:
     return {"record": record, "seconds": time.monotonic() - began, "node": platform.node()}
 
 
-def _answer(ray: ModuleType, ref: Any, job: Mapping[str, Any]) -> dict[str, Any] | CloisonError:
+def _answer(ray: ModuleType, ref: Any, job: Mapping[str, Any]) -> dict[str, Any] | _Failed:
     """Return what a task returned, or why it failed.
 
     Raises:
         CloisonError: no job can be done there.
     """
+    asked, kept = f"job {job['index']} must be done.", "Run again: what is finished is kept."
     try:
         answer: dict[str, Any] = ray.get(ref)
     except ray.exceptions.RayTaskError as error:
@@ -176,14 +182,17 @@ def _answer(ray: ModuleType, ref: Any, job: Mapping[str, Any]) -> dict[str, Any]
                 f"A worker says: {said}.",
                 "Install the same versions on all.",
             ) from error
-        return StoreError(f"job {job['index']} must be done.", f"It failed: {said}.", "Run again: what is finished is kept.")
+        return _Failed(StoreError(asked, f"It failed: {said}.", kept), may_pass=True)
     except ray.exceptions.RayError as error:
-        said = type(error).__name__
-        hint = "It may have run out of memory: give each worker more, or run fewer on a machine. What is finished is kept."
-        return StoreError(f"job {job['index']} must be done.", f"Its worker died {_TRIES + 1} times ({said}).", hint)
+        found = f"Its worker died {_TRIES} times ({type(error).__name__})."
+        hint = "It may have run out of memory: give each worker more, or run fewer on a machine."
+        return _Failed(StoreError(asked, found, f"{hint} {kept}"), may_pass=False)
     if "refused" in answer:
         raise error_from_plain(answer["refused"])
-    return error_from_plain(answer["error"]) if "error" in answer else answer
+    if "error" in answer:
+        failed = error_from_plain(answer["error"])
+        return _Failed(failed, isinstance(failed, StoreError) and not isinstance(failed, (ChangedError, ManifestError)))
+    return answer
 
 
 def _failure(what: str, failed: Mapping[int, CloisonError], total: int) -> CloisonError:
