@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo story test lint docs atlas mutants campaign foreign s3 bench
+.PHONY: help demo story test lint docs atlas mutants campaign fuzz foreign s3 bench
 
 help:           ## this list
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed -E 's/^([a-z0-9]+):[^#]*## /make \1\t/' | expand -t 16
@@ -42,6 +42,12 @@ mutants: $(VENV)/.ready ## planted faults, each beside its right version: all fo
 
 campaign: $(VENV)/.ready ## the main job killed, on full and failing disks, with changed sources: the same bytes in the end
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.campaign --runs 100
+
+fuzz: $(VENV)/.ready ## every reader on changed files: errors of ours or right results, in bounded time and memory
+	$(BIN)/python -m tests.fuzz --examples 500
+	test -x .fuzz/bin/python || $(PYTHON) -m venv .fuzz
+	if .fuzz/bin/python -m pip install -q -c constraints.txt atheris -e . hypothesis pytest; \
+	then .fuzz/bin/python -m tests.fuzz.guided; else echo "atheris has no build for this Python: not led by coverage"; fi
 
 foreign: $(VENV)/.ready ## exports read by the real libraries, each in an environment of its own
 	$(BIN)/python tests/campaign_foreign.py $(ONLY)

@@ -29,7 +29,8 @@ def main() -> int:
     for name in args.names or SUBJECTS:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="cloison-fuzz-") as scratch:
-            wrong = fuzz(name, Path(scratch), args.examples, args.seed, args.keep)
+            keep = None if args.keep is None else args.keep / name.replace(" ", "-")
+            wrong = fuzz([name], Path(scratch), args.examples, args.seed, keep)
         faults += bool(wrong)
         print(f"{name:24} {'WRONG' if wrong else 'right'} ({time.monotonic() - began:.0f} s)", flush=True)
         if wrong:
