@@ -18,15 +18,15 @@ story: $(VENV)/.demo ## train a small model under five set-ups, and see what the
 	$(BIN)/cloison demo --story --out demo
 
 test: $(VENV)/.ready ## lint, layers, types and all tests: what CI runs
-	$(BIN)/ruff check -q src tests benchmarks
-	$(BIN)/ruff format -q --check src tests benchmarks
+	$(BIN)/ruff check -q src tests benchmarks attacks
+	$(BIN)/ruff format -q --check src tests benchmarks attacks
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.ready ## the same without the tests; formats what can be formatted
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks attacks
+	$(BIN)/ruff format src tests benchmarks attacks
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
