@@ -6,7 +6,8 @@ gsm8k's tokens under lognormal lengths (mean about 400), a third of each sample 
 opens the data set, decodes its blocks, writes, and syncs each file before it gets its name. The copy reads the files that were
 written and writes them again, synced and named in the same way. Both read from the page cache. They alternate, and the best
 round of each counts. The floor is pyarrow alone, in the same run: decoding the columns that the format is made of, and, for
-Parquet, encoding the exported rows again from memory with the same options; nothing shaped, nothing else written.
+Parquet, encoding the exported rows again from memory with the same options; nothing shaped, nothing else written. The seconds
+that were computed stand beside those of the clock: on a machine that is busy with other things, only they mean something.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,11 +28,19 @@ from memory import write_source
 CAPACITY = 4096
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the seconds that ``work`` takes, and what it returns."""
-    began = time.perf_counter()
+@dataclass(frozen=True, order=True)
+class Took:
+    """Wall seconds, and the seconds that this process's threads computed meanwhile."""
+
+    wall: float
+    cpu: float
+
+
+def timed(work: Callable[[], Any]) -> tuple[Took, Any]:
+    """Return how long ``work`` takes, and what it returns."""
+    began, computed = time.perf_counter(), time.process_time()
     result = work()
-    return time.perf_counter() - began, result
+    return Took(time.perf_counter() - began, time.process_time() - computed), result
 
 
 def copy(files: tuple[Path, ...], source: Path, dest: Path) -> None:
@@ -81,28 +91,32 @@ def main() -> None:
         packed = pack(folder / "samples.parquet", folder / "packed", PackSpec(CAPACITY))
         held = sum(shard.size_bytes for shard in packed.manifest.shards)
         print(f"{tokens:,} tokens in {len(packed):,} blocks of {CAPACITY:,}, {held / 1e6:,.0f} MB on disk")
-        print(f"{'':16}{'written':>9} {'export':>8} {'copy':>7} {'multiple':>9}   floor: decoding + encoding")
+        print(
+            f"{'':16}{'written':>9}{'export':>9} {'cpu':>6}{'copy':>9} {'cpu':>6}{'multiple':>10}   floor: decoding + encoding"
+        )
         for to in args.to:
-            ours, theirs, reads, writes = [], [], [], [0.0]
+            ours, theirs, reads, writes = [], [], [], [Took(0, 0)]
             lose = [name for name in ("labels", "blocks") if name not in TARGETS[to].holds]
             columns = ("input_ids", "seq_lengths") if to == "megatron" else ("input_ids", "labels", "seq_lengths")
             for number in range(args.rounds):
                 dest, other = folder / f"out-{number}", folder / f"copy-{number}"
-                seconds, done = timed(partial(export, folder / "packed", dest, to, lose=lose))
-                ours.append(seconds)
+                took, done = timed(partial(export, folder / "packed", dest, to, lose=lose))
+                ours.append(took)
                 theirs.append(timed(partial(copy, done.files, done.path, other))[0])
                 parquet = [file for file in done.files if file.suffix == ".parquet"]
                 if to != "trl":  # its files are copied
                     reads.append(timed(partial(decode, folder / "packed", columns))[0])
                     if parquet:
                         tables = [pq.read_table(file) for file in parquet]
-                        seconds, _ = timed(partial(encode, tables, parquet[0], folder / "encoded"))
-                        writes = [seconds] if number == 0 else [*writes, seconds]
+                        took, _ = timed(partial(encode, tables, parquet[0], folder / "encoded"))
+                        writes = [took] if number == 0 else [*writes, took]
                 written = sum(file.stat().st_size for file in done.files)
                 shutil.rmtree(dest)
                 shutil.rmtree(other)
-            line = f"{to:16}{written / 1e6:6,.0f} MB {min(ours):6.2f} s {min(theirs):5.2f} s {min(ours) / min(theirs):8.1f}x"
-            print(line + (f"   {min(reads) / min(theirs):.1f}x + {min(writes) / min(theirs):.1f}x" if reads else ""))
+            one, other = min(ours), min(theirs)
+            sizes = f"{written / 1e6:6,.0f} MB {one.wall:6.2f} s {one.cpu:6.2f} {other.wall:6.2f} s {other.cpu:6.2f}"
+            floor = f"   {min(reads).wall / other.wall:.1f}x + {min(writes).wall / other.wall:.1f}x" if reads else ""
+            print(f"{to:16}{sizes} {one.wall / other.wall:8.1f}x{floor}")
 
 
 if __name__ == "__main__":
