@@ -187,6 +187,16 @@ def test_show_says_of_an_empty_data_set_why_it_is(tmp_path: Path, capsys: pytest
     assert "has none: 1 records were read (1 empty)" in err
 
 
+def test_help_names_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    from cloison.planning import POLICIES
+
+    for name in ("pack", "plan"):
+        with pytest.raises(SystemExit):
+            cli.main([name, "--help"])
+        said = capsys.readouterr().out
+        assert all(policy in said for policy in POLICIES)
+
+
 def test_the_bare_command_shows_its_help_as_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys)
     assert (status, out) == (2, "")

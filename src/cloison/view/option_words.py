@@ -11,11 +11,14 @@ _ARGUMENT = re.compile(r"(?<![\w.(-])(?P<name>[a-z_]+)=(?:[\"'](?P<quoted>[^\"']
 """NAME="value" or NAME=value where it stands alone, not inside a call."""
 
 
+_QUOTED = re.compile(r'"(\w+)"')
+
+
 def as_options(remedy: str, options: Container[str]) -> str:
     """Return ``remedy`` with the arguments that are ``options`` of the command written as such.
 
     >>> as_options('Pass overflow="split", "truncate" or raise capacity.', {"overflow", "capacity"})
-    'Pass --overflow split, "truncate" or raise capacity.'
+    'Pass --overflow split, truncate or raise capacity.'
     >>> as_options("Pass split_prompts=True, or PackSpec(capacity=8).", {"split_prompts", "capacity"})
     'Pass --split-prompts, or PackSpec(capacity=8).'
     """
@@ -27,4 +30,5 @@ def as_options(remedy: str, options: Container[str]) -> str:
         flag = f"--{name.replace('_', '-')}"
         return flag if value == "True" else f"{flag} {value}"
 
-    return _ARGUMENT.sub(option, remedy)
+    said = _ARGUMENT.sub(option, remedy)
+    return said if said == remedy else _QUOTED.sub(r"\1", said)

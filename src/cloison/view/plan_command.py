@@ -16,7 +16,7 @@ from cloison.spec import Order, Overflow, PackSpec
 from cloison.view.outcome import Outcome
 from cloison.view.output_option import add_html_option, refuse_existing_page
 from cloison.view.progress import ProgressLine
-from cloison.view.spec_options import add_source_arguments, pairs
+from cloison.view.spec_options import POLICY_WORDS, add_source_arguments, pairs
 
 __all__ = ["add_arguments", "run"]
 
@@ -29,7 +29,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--capacity", action="append", required=True, metavar="N[,N...]", help="tokens a block holds at most; one or more"
     )
-    parser.add_argument("--policy", action="append", metavar="P[,P...]", help=f"default: {_DEFAULT_POLICIES}; or all")
+    parser.add_argument(
+        "--policy", action="append", metavar="P[,P...]", help=f"{POLICY_WORDS}, or all (default: {_DEFAULT_POLICIES})"
+    )
     parser.add_argument("--overflow", choices=get_args(Overflow), default="raise", help="samples longer than a block")
     parser.add_argument("--blocks-per-step", type=int, default=64, metavar="B", help="the global batch, in blocks (64)")
     parser.add_argument("--order", choices=get_args(Order), default="shuffled", help="shuffled by seed, or as in the input")

@@ -11,13 +11,16 @@ from typing import Any, get_args
 from cloison.errors import InputError
 from cloison.spec import AppendEos, OnEmpty, Order, Overflow, PackSpec, TrainOn
 
-__all__ = ["add_source_arguments", "add_spec_arguments", "pairs", "spec_from"]
+__all__ = ["POLICY_WORDS", "add_source_arguments", "add_spec_arguments", "pairs", "spec_from"]
 
 _PARTS = re.compile(r",(?=[A-Za-z_]\w*=)")
 """A comma before the next NAME= parts two pairs; a comma inside a value does not."""
 
+POLICY_WORDS = "look_ahead, best_fit, optimal, auto, mixed, in_order or wrap"
+"""The policies in words: the package that has them is not loaded to say so."""
+
 _FLAGS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("policy", {"help": "how samples are put into blocks (default: look_ahead)"}),
+    ("policy", {"help": f"how samples are put into blocks: {POLICY_WORDS} (default: look_ahead)"}),
     ("overflow", {"choices": get_args(Overflow), "help": "what happens to samples longer than a block (default: raise)"}),
     ("train-on", {"choices": get_args(TrainOn), "help": "whose tokens are targets (default: by the shape of the records)"}),
     ("max-sample-tokens", {"type": int, "metavar": "N", "help": "overflow acts at this length already"}),
