@@ -99,7 +99,9 @@ def select(store: TokenStore, skipped: Sequence[int], spec: PackSpec) -> Selecti
             "nothing_to_train": Entry.of(np.flatnonzero(barren), int(lengths[barren].sum())),
         },
     )
-    return Selection(kept, lengths[kept], np.where(gone, 0, lengths), int(over[kept].sum()), ledger.verify(), weighted)
+    some = bool(gone.any())  # else one array does for both: memory is what planning needs most
+    all_lengths, lengths = (np.where(gone, 0, lengths), lengths[kept]) if some else (lengths, lengths)
+    return Selection(kept, lengths, all_lengths, int(over[kept].sum()), ledger.verify(), weighted)
 
 
 def _nothing_at_all(

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Composition", "compose"]
 
-_CHUNK = 1 << 22
-_FEW = 1 << 18  # where sums are of whole numbers, which no order of adding changes
+_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -127,12 +126,12 @@ def compose(
     )
 
 
-def _block_chunks(offsets: npt.NDArray[np.int64], segments: int = _CHUNK) -> list[tuple[int, int]]:
-    """Ranges of whole blocks of about that many segments."""
+def _block_chunks(offsets: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Ranges of whole blocks of about _CHUNK segments."""
     blocks = offsets.size - 1
     edges = [0]
     while edges[-1] < blocks:
-        edges.append(max(int(np.searchsorted(offsets, offsets[edges[-1]] + segments, side="right")) - 1, edges[-1] + 1))
+        edges.append(max(int(np.searchsorted(offsets, offsets[edges[-1]] + _CHUNK, side="right")) - 1, edges[-1] + 1))
     return list(pairwise(edges))
 
 
@@ -174,14 +173,14 @@ def _displacement(plan: Plan, tokens: npt.NDArray[np.int64]) -> tuple[float, flo
         order, _ = planning_order(items, plan.seed, plan.order == "shuffled")(0, items.ids)
         centre = np.empty(items.ids, np.float64)
         done = 0.0
-        for first in range(0, items.ids, _FEW):
-            some = order[first : first + _FEW]
+        for first in range(0, items.ids, _CHUNK):
+            some = order[first : first + _CHUNK]
             ends = done + np.cumsum(items.real_lengths(some).astype(np.float64))
             centre[some] = ends - items.real_lengths(some)
             done = float(ends[-1])
         starts = None
     total, furthest = 0.0, 0.0
-    for a, b in _block_chunks(plan.offsets, _FEW):
+    for a, b in _block_chunks(plan.offsets):
         here = slice(int(plan.offsets[a]), int(plan.offsets[b]))
         begin = centre[plan.sample_ids[here]]
         if starts is not None:
