@@ -229,6 +229,8 @@ DAMAGE: list[tuple[str, str, Callable[[Path], Any], str]] = [
     ("another size", "mds", lambda f: (f / SHARD).write_bytes(b"\0"), "bytes"),
     ("a lying count", "mds", lambda f: _index(f, samples=2), "what its index says"),
     ("a huge count", "mds", lambda f: _index(f, samples=1 << 40), "one does not parse|must hold"),
+    ("too few encodings", "mds", lambda f: _index(f, column_encodings=[]), "must hold MDS shards"),
+    ("a count beyond all", "mds", lambda f: _index(f, samples=1 << 80), "must hold MDS shards"),
     ("an unknown encoding", "mds", lambda f: _index(f, column_encodings=["pkl"] * 3), "must hold MDS shards"),
     ("an offset beyond the file", "mds", lambda f: _patch(f / SHARD, 8, b"\xff\xff\xff\x7f"), "what its index says"),
 ]  # fmt: skip

@@ -17,7 +17,7 @@ import pytest
 
 import cloison
 from cloison import PackSpec, pack
-from cloison.errors import ChangedError, ManifestError, StoreError
+from cloison.errors import ChangedError, CloisonError, ManifestError, StoreError
 from cloison.store import files
 from tests.packing.corpus import token_records, write_lines
 
@@ -173,6 +173,26 @@ def test_an_unfinished_run_of_other_choices_is_begun_anew(
     monkeypatch.undo()
     pack(str(token_corpus), tmp_path / "out", SPEC)
     assert tree(tmp_path) == undisturbed
+
+
+def test_blocks_whose_footer_was_damaged_are_an_error_or_read_as_they_were(token_corpus: Path, tmp_path: Path) -> None:
+    """pyarrow raises errors of many kinds there; none of them passes through."""
+    packed = pack(str(token_corpus), tmp_path / "out", PackSpec(256))
+    path = tmp_path / "out" / "blocks-00000.parquet"
+    whole, blocks, damaged = path.read_bytes(), list(packed), 0
+    for place in range(9, 1500, 23):
+        body = bytearray(whole)
+        body[-place] ^= 0x80
+        path.write_bytes(body)
+        try:
+            again = cloison.open(tmp_path / "out")
+            found = list(again)
+            again.segments()
+        except CloisonError:
+            damaged += 1
+        else:
+            assert [block.input_ids.size for block in found] == [block.input_ids.size for block in blocks]
+    assert damaged > 5
 
 
 def test_a_token_store_that_changed_is_noticed(token_corpus: Path, tmp_path: Path) -> None:

@@ -244,6 +244,14 @@ def test_bad_tokenizers_are_named(tmp_path: Path) -> None:
         Encoder(tmp_path, spec)
 
 
+@pytest.mark.parametrize("template", [[["a"]], [{"name": "default"}], [{"name": "default", "template": 1}]])
+def test_a_list_of_templates_that_is_none_is_named(template: Any, small: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").symlink_to(small / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    with pytest.raises(InputError, match="list of chat templates holds"):
+        Encoder(tmp_path, PackSpec(capacity=8))
+
+
 # ---------------------------------------------------------------------- batches and bad records
 
 

@@ -369,6 +369,15 @@ def test_a_data_set_of_several_splits_wants_one(tmp_path: Path) -> None:
         open_sources([str(tmp_path / "d" / "test")])
 
 
+@pytest.mark.parametrize("state", ["", "[]", '{"_data_files": 1}', '{"_data_files": [1]}', "[" * 100_000])
+def test_a_data_set_whose_state_is_damaged_is_an_error_that_names_it(state: str, tmp_path: Path) -> None:
+    (tmp_path / "dataset_info.json").write_text("{}")
+    (tmp_path / "state.json").write_text(state)
+    with pytest.raises((StoreError, InputError)) as caught:
+        open_sources([str(tmp_path)])
+    assert str(tmp_path) in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "a.parquet"])
 def test_standard_input_is_spooled_by_its_hash(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FORMATS[name](tmp_path / name)

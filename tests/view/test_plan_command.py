@@ -60,8 +60,11 @@ def test_too_long_samples_are_a_row_and_no_crash(lengths: Path, capsys: pytest.C
 def test_what_it_refuses(tmp_path: Path, lengths: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.npy").write_bytes(b"no array")
     np.save(tmp_path / "floats.npy", np.ones(3))
+    head = (tmp_path / "floats.npy").read_bytes()
+    (tmp_path / "head.npy").write_bytes(head.replace(b"'fortran_order'", b"'fortran\x00order'"))  # numpy parses it as Python
     for words in (
         [str(tmp_path / "bad.npy"), "--capacity", "8"],
+        [str(tmp_path / "head.npy"), "--capacity", "8"],
         [str(tmp_path / "none.npy"), "--capacity", "8"],
         [str(tmp_path / "floats.npy"), "--capacity", "8"],
         [str(lengths), "--capacity", "eight"],
