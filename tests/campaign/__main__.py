@@ -13,13 +13,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.campaign import changed_sources, full_disks, kills, read_errors
+from tests.campaign import changed_sources, full_disks, kills, object_store, read_errors
 
 KINDS = {
     "kills": kills.campaign,
     "full-disks": full_disks.campaign,
     "read-errors": read_errors.campaign,
     "changed-sources": changed_sources.campaign,
+    "object-store": object_store.campaign,
 }
 
 
