@@ -2,18 +2,22 @@
 
 The rows are taken in pieces that fit a cache, so that no float32 copy of all logits is made; the gradient is written once, in
 the dtype of the logits. Selecting with an index and calling ``torch.nn.functional.cross_entropy`` means the same, and takes
-two to three copies of the logits.
+two to three copies of the logits. `UnmadeLogits` goes further: the head runs on a piece at a time, and no logits are kept.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-__all__ = ["chosen_cross_entropy"]
+__all__ = ["UnmadeLogits", "chosen_cross_entropy"]
 
 _PIECE_ELEMENTS = {"cpu": 2**20, "other": 2**25}
+_HEAD_PIECE_ELEMENTS = {"cpu": 2**23, "other": 2**28}
+"""Logits that a head makes at a time; each piece adds once to the gradient of the head's weights."""
 
 
 class _ChosenCrossEntropy(torch.autograd.Function):
@@ -55,6 +59,57 @@ def chosen_cross_entropy(logits: torch.Tensor, rows: torch.Tensor, targets: torc
     """
     result: torch.Tensor = _ChosenCrossEntropy.apply(logits, rows, targets)  # type: ignore[no-untyped-call]
     return result
+
+
+@dataclass(frozen=True)
+class UnmadeLogits:
+    """Logits that are made when they are asked for, piece by piece, and again in the backward pass: none are kept.
+
+    Every loss of `cloison.losses` takes one in place of logits. Only the rows of targets go through the head. Cost: the head's
+    forward once more, and logits of some MiB (CPU) or 256 M numbers (else) at a time.
+
+    Attributes:
+        hidden: [B, T, width], what enters the head.
+        head: [n, width] to logits [n, vocabulary].
+        vocabulary: how many logits a row has.
+        piece: rows at a time; 0: by memory.
+    """
+
+    hidden: torch.Tensor
+    head: Callable[[torch.Tensor], torch.Tensor]
+    vocabulary: int
+    piece: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(B, T, vocabulary)."""
+        return (*self.hidden.shape[:2], self.vocabulary)
+
+    @property
+    def ndim(self) -> int:
+        """3."""
+        return len(self.shape)
+
+    @property
+    def device(self) -> torch.device:
+        """Where they would be."""
+        return self.hidden.device
+
+    def cross_entropy(self, rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return what `chosen_cross_entropy` returns of the logits, flattened to [B * T, vocabulary]."""
+        from torch.utils.checkpoint import checkpoint
+
+        def losses(hidden: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+            return chosen_cross_entropy(self.head(hidden), torch.arange(wanted.numel(), device=wanted.device), wanted)
+
+        chosen = self.hidden.reshape(-1, self.hidden.shape[-1])[rows]
+        elements = _HEAD_PIECE_ELEMENTS["cpu" if self.device.type == "cpu" else "other"]
+        size = self.piece or max(1, elements // self.vocabulary)
+        parts = [
+            checkpoint(losses, hidden, wanted, use_reentrant=False, preserve_rng_state=False)
+            for hidden, wanted in zip(torch.split(chosen, size), torch.split(targets, size), strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _pieces(count: int, logits: torch.Tensor) -> list[slice]:

@@ -39,6 +39,10 @@ from cloison.segments import IGNORE, Segments
 if TYPE_CHECKING:
     import torch
 
+    from cloison.cross_entropy import UnmadeLogits
+
+    Logits = torch.Tensor | UnmadeLogits
+
 __all__ = [
     "compute_loss_func",
     "loss_sum",
@@ -52,13 +56,13 @@ __all__ = [
 ]
 
 
-def token_losses(logits: torch.Tensor, labels: torch.Tensor, *, shifted: bool = False) -> torch.Tensor:
+def token_losses(logits: Logits, labels: torch.Tensor, *, shifted: bool = False) -> torch.Tensor:
     """Return the cross entropy of each target in float32 [B, T], at the index of ``labels``, and 0 where there is none.
 
     What the logits hold where nothing is asked (NaN, infinity) reaches neither the values nor any gradient.
 
     Args:
-        logits: [B, T, vocabulary] of any float dtype.
+        logits: [B, T, vocabulary] of any float dtype; or a `cloison.cross_entropy.UnmadeLogits`, of which no logits are kept.
         labels: int64 [B, T], -100 where not a target. Labels across a boundary are -100 already (a segment's first token).
         shifted: ``labels`` are targets: the logits of a token predict the entry at the same index.
 
@@ -74,7 +78,7 @@ def token_losses(logits: torch.Tensor, labels: torch.Tensor, *, shifted: bool = 
 
 
 def loss_sum(
-    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None, *, shifted: bool = False
+    logits: Logits, labels: torch.Tensor, weights: torch.Tensor | None = None, *, shifted: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sum of weight * loss over the targets, and the sum of their weights (their number, without weights).
 
@@ -99,7 +103,7 @@ def loss_sum(
 
 
 def token_mean(
-    logits: torch.Tensor,
+    logits: Logits,
     labels: torch.Tensor,
     weights: torch.Tensor | None = None,
     *,
@@ -124,7 +128,7 @@ def token_mean(
 
 
 def sample_mean(
-    logits: torch.Tensor,
+    logits: Logits,
     labels: torch.Tensor,
     segments: Segments,
     *,
@@ -159,7 +163,7 @@ def sample_mean(
 
 
 def segment_losses(
-    logits: torch.Tensor, labels: torch.Tensor, segments: Segments, weights: torch.Tensor | None = None
+    logits: Logits, labels: torch.Tensor, segments: Segments, weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the summed loss float32 [segments] and the number of targets int64 [segments] of each segment.
 
@@ -279,7 +283,7 @@ def _segment_targets(block: Block) -> npt.NDArray[np.int64]:
     return counts
 
 
-def _chosen_losses(logits: torch.Tensor, labels: torch.Tensor, shifted: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _chosen_losses(logits: Logits, labels: torch.Tensor, shifted: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the losses of the targets [n], and where they are: bool [B, T] at the index of ``labels``."""
     import torch
 
@@ -304,6 +308,8 @@ def _chosen_losses(logits: torch.Tensor, labels: torch.Tensor, shifted: bool) ->
             "Check the tokenizer against the model's vocabulary.",
         )
     rows = predictors.reshape(-1).nonzero()[:, 0]
+    if not isinstance(logits, torch.Tensor):
+        return logits.cross_entropy(rows, targets), chosen
     return chosen_cross_entropy(logits.reshape(-1, logits.shape[-1]), rows, targets), chosen
 
 

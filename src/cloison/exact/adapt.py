@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from cloison.exact.calling import accepted
 from cloison.exact.certificate import Certificate, compiled, set_up
 from cloison.exact.choices import remember, remembered
 from cloison.exact.faster import faster
+from cloison.exact.headless import Head, heads_of, misses
 from cloison.exact.kernels import BY_DEVICE, KERNELS
 from cloison.exact.ladder import climb, named
 from cloison.exact.mixers import fitting
@@ -40,6 +42,7 @@ def adapt(
     seed: int = 0,
     mixers: Sequence[str] | None = None,
     kernels: Sequence[str] | None = None,
+    keep_logits: bool = True,
     cache: str | Path | None = None,
     show: bool = True,
 ) -> Adapter:
@@ -67,6 +70,9 @@ def adapt(
         kernels: what may compute our own attention in place of torch's SDPA per segment, in the order to try, of "flash"
             (package flash_attn), "varlen_attn" (torch's) and "flex"; None: all three on CUDA, none elsewhere; (): none. The
             first that is exact for this model is kept.
+        keep_logits: False: where a batch has labels the output has its loss and no logits. The head runs on the rows of
+            targets, a piece at a time, and [B, T, vocabulary] is never made; one more forward of the head is the price. Tried
+            like all else, and refused where the loss or its gradients differ.
         cache: a folder for certificates by key; a choice found there is tried first, and proven again.
         show: write the certificate's line to standard error.
 
@@ -103,6 +109,8 @@ def adapt(
             own = way if trial.model is model else named(model, trial.sample, trial.against.floor, way.choice)
             found = _adapter(model, own, trial, missed, tried, kernels) if own is not None else "the model has no such way"
             if isinstance(found, Adapter):
+                if not keep_logits:
+                    found = replace(found, head=_headless(model, own))
                 assert found.certificate is not None
                 remember(key, cache, found.certificate)
                 if show:
@@ -114,6 +122,21 @@ def adapt(
         f"adapt looked for a way to run {type(model).__name__} on packed blocks exactly.",
         "None is exact:\n" + "\n".join(_line(entry) for entry in tried) + "\n",
         "Train it unpacked" + ("." if "g" in rungs else ", or allow more rungs (g runs one segment at a time)."),
+    )
+
+
+def _headless(model: torch.nn.Module, way: Way | None) -> Head:
+    assert way is not None
+    wrong = ["it has no head that transformers names"]
+    for head in heads_of(model):
+        with in_eval(model):
+            wrong = [misses(model, way, head), *wrong]
+        if not wrong[0]:
+            return head
+    raise NotExactError(
+        f"keep_logits=False computes the loss of {type(model).__name__} without its logits.",
+        f"That is not its loss: {wrong[0]}.",
+        "Pass keep_logits=True.",
     )
 
 

@@ -13,6 +13,7 @@ from cloison.errors import InputError
 from cloison.exact.batches import read_batch
 from cloison.exact.calling import logits_of
 from cloison.exact.certificate import Certificate, Vitals, check_vitals, vitals
+from cloison.exact.headless import Head
 from cloison.exact.router_loss import auxiliary, router_logits, wants_router_loss
 from cloison.exact.ways import Way
 from cloison.forms.hf import flat, rows
@@ -36,11 +37,13 @@ class Adapter:
         model: the model itself.
         way: how packed batches run.
         certificate: what was proven, on what, and what was not tested; None while it is being proven.
+        head: where the loss is computed without logits (``adapt(model, keep_logits=False)``), how; else None.
     """
 
     model: torch.nn.Module
     way: Way
     certificate: Certificate | None = None
+    head: Head | None = None
     _vitals: Vitals | None = None
 
     def __post_init__(self) -> None:
@@ -68,13 +71,18 @@ class Adapter:
         balanced = wants_router_loss(self.model, batch)
         packed = read_batch(batch)
         collecting: Any = router_logits(self.model) if balanced else nullcontext([])
+        logits: Any = None
         with collecting as found:
-            outputs = self.way.run(self.model, packed)
+            if self.head is not None and packed.labels is not None:
+                outputs, logits = self.head.run(self.model, self.way, packed)
+            else:
+                outputs = self.way.run(self.model, packed)
         if packed.labels is None and not balanced:
             return outputs
         loss = None
         if packed.labels is not None:
-            loss = token_mean(logits_of(outputs), packed.labels, packed.loss_weights, denominator=items)
+            logits = logits_of(outputs) if logits is None else logits
+            loss = token_mean(logits, packed.labels, packed.loss_weights, denominator=items)
         if balanced:
             aux, coefficient = auxiliary(self.model, self.way, packed, found)
             outputs.aux_loss = aux
