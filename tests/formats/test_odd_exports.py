@@ -108,6 +108,39 @@ def test_what_goes_out_comes_back(
             assert again == wanted
 
 
+def test_weights_that_come_back_need_their_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from cloison.cli import main
+
+    rows = [{"input_ids": [5, 6, 7], "weight": 0.5}, {"input_ids": [8, 9], "weight": 1.5}]
+    path = _pack(tmp_path / "x", rows, columns={"input_ids": "input_ids", "weight": "weight"})
+    cloison.export(path, tmp_path / "mds", "mds")
+    with pytest.raises(InputError, match="loss_weights"):
+        cloison.import_tokens(tmp_path / "mds", tmp_path / "in", "mds")
+    assert not (tmp_path / "in").exists()
+    with pytest.raises(InputError, match="may lose is weights"):
+        cloison.import_tokens(tmp_path / "mds", tmp_path / "in", "mds", lose=["labels"])
+    assert main(["import", str(tmp_path / "mds"), str(tmp_path / "in"), "--from", "mds", "--lose", "weights"]) == 0
+    assert "columns left out: loss_weights" in capsys.readouterr().out
+
+
+def test_a_broken_import_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cloison.formats import token_pieces
+
+    path = _pack(tmp_path / "x", [{"input_ids": [5, 6, 7, n]} for n in range(50)])
+    cloison.export(path, tmp_path / "olmo", "olmo-core")
+    monkeypatch.setattr(token_pieces, "_PIECE_TOKENS", 16)
+    monkeypatch.setattr(token_pieces, "_FILE_TOKENS", 32)
+    straight = cloison.import_tokens(tmp_path / "olmo", tmp_path / "straight", "olmo-core", dtype="uint32")
+    assert len(straight.files) > 3 and straight.samples == 50
+    (tokens,) = (tmp_path / "olmo").glob("tokens-*.npy")
+    ids = np.fromfile(tokens, "<u4")
+    ids[-1] = 2**31  # the last piece is found to be wrong when the others are written
+    ids.tofile(tokens)
+    with pytest.raises(StoreError, match="token ids are from 0"):
+        cloison.import_tokens(tmp_path / "olmo", tmp_path / "in", "olmo-core", dtype="uint32")
+    assert not (tmp_path / "in").exists()
+
+
 def test_no_blocks_are_refused(tmp_path: Path) -> None:
     path = _pack(tmp_path / "x", [{"input_ids": []}], on_empty="drop")
     for to in TARGETS:
@@ -243,6 +276,7 @@ LIES: dict[str, Any] = {
     ),
     "labels of other tokens": lambda t: _with(t, "labels", [row[1:] for row in t["labels"].to_pylist()]),
     "a block that is missing": lambda t: t.slice(1),
+    "a block too many": lambda t: pa.concat_tables([t, t.slice(0, 1)]),
     "a null": lambda t: _with(t, "input_ids", [[None, *row[1:]] for row in t["input_ids"].to_pylist()]),
     "wide ids": lambda t: t.set_column(0, "input_ids", t["input_ids"].cast(pa.list_(pa.int64()))),
     "no labels": lambda t: t.drop_columns(["labels"]),

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from cloison.errors import InputError, StoreError
+from cloison.errors import InputError
 from cloison.formats import grain, mds, megatron, megatron_bridge, olmo_core, trl
 from cloison.formats.flat import has_weights
-from cloison.places import Place, on_disk, remove_tree
-from cloison.store.claims import alone_in
-from cloison.store.files import claim, store_errors, sync_folder
+from cloison.formats.new_folder import publish, writing_into
+from cloison.places import Place, on_disk
 from cloison.store.packed import Packed
 from cloison.store.packed import open as open_packed
 
@@ -30,9 +27,6 @@ LOSSES = MappingProxyType(
     }
 )
 """What a format may be unable to hold: the word that allows its loss, and what it means."""
-
-
-_WORK = ".work"
 
 
 @dataclass(frozen=True)
@@ -151,45 +145,13 @@ def export(
             "What lies there would be read as blocks.",
             "Name a folder beside it.",
         )
-    with _writing_into(folder) as work:
+    with writing_into(folder) as work:
         names = target.write(packed, work, folder.absolute(), pad_token_id)
-        for name in names:
-            _move(work / name, folder / name)
+        publish(work, folder, names)
     manifest = packed.manifest
     usage = target.usage.format(dest=folder, capacity=packed.capacity)
     sums = (manifest.num_blocks, manifest.num_segments, manifest.num_tokens, manifest.num_targets)
     return Exported(folder, to, tuple(folder / name for name in names), *sums, lost, usage)
-
-
-@contextmanager
-def _writing_into(folder: Path) -> Iterator[Path]:
-    """Give an empty folder inside ``folder``, which is new or empty but for what a killed export left there."""
-    created = not folder.exists()
-    _refuse_used(folder)
-    work = folder / _WORK
-    claim(work)
-    with store_errors(f"{folder} cannot be used"), alone_in(work, folder):
-        _refuse_used(folder)  # another export may have ended meanwhile
-        remove_tree(work / "files")
-        claim(work / "files")
-        try:
-            yield work / "files"
-        finally:
-            remove_tree(work)
-            if created and not any(folder.iterdir()):
-                folder.rmdir()
-
-
-def _refuse_used(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(path.name != _WORK for path in folder.iterdir())):
-        raise StoreError(f"{folder} must be a new or empty folder.", "Something is there.", "Name another.")
-
-
-def _move(source: Path, dest: Path) -> None:
-    with store_errors(f"{dest} cannot be written"):
-        dest.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(source, dest)
-        sync_folder(dest.parent)
 
 
 def _has(packed: Packed, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,15 +11,17 @@ import numpy as np
 
 from cloison.errors import InputError, StoreError
 from cloison.formats import datatrove, mds, megatron, olmo_core
+from cloison.formats.new_folder import publish, writing_into
 from cloison.formats.token_pieces import TokenPiece, write_samples
 from cloison.places import on_disk
 from cloison.segments import IGNORE
-from cloison.store.files import claim
 
 __all__ = ["FORMATS", "Imported", "import_tokens"]
 
 Format = Literal["megatron", "olmo-core", "datatrove", "mds"]
 FORMATS: tuple[Format, ...] = ("megatron", "olmo-core", "datatrove", "mds")
+
+_MDS_COLUMNS = ("tokens", "input_ids", "labels", "sequence_id")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Imported:
         files: Parquet files of ``input_ids``, and ``labels`` where the store says which tokens are targets.
         samples, tokens: what is in them.
         masked: whether it says.
+        left_out: the store's columns that were not taken (of MDS; the others have none).
     """
 
     path: Path
@@ -38,16 +41,26 @@ class Imported:
     samples: int
     tokens: int
     masked: bool
+    left_out: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain data."""
-        return {**vars(self), "path": str(self.path), "files": [str(file) for file in self.files]}
+        lists = {"files": [str(file) for file in self.files], "left_out": list(self.left_out)}
+        return {**vars(self), "path": str(self.path), **lists}
 
 
 def import_tokens(
-    source: str | Path, dest: str | Path, format: Format, *, dtype: str | None = None, eos_token_id: int | None = None
+    source: str | Path,
+    dest: str | Path,
+    format: Format,
+    *,
+    dtype: str | None = None,
+    eos_token_id: int | None = None,
+    lose: Sequence[str] = (),
 ) -> Imported:
     """Write the documents of a token store into ``dest`` as samples for ``cloison.pack``, in their order.
+
+    The files appear in ``dest`` when all of them are written, as those of `cloison.export` do.
 
     Args:
         source: megatron: the prefix of ``.bin`` and ``.idx``; olmo-core: a raw ``.npy`` file or a folder of them; datatrove: a
@@ -57,9 +70,10 @@ def import_tokens(
         dtype: olmo-core only, and needed there: the type of the ids, which a raw array does not state.
         eos_token_id: olmo-core without metadata, and mds rows without ``sequence_id``: documents end in it. For mds without
             either, each row is one sample.
+        lose: "weights" where the loss weights of tokens (``loss_weights`` of mds) may be lost: samples hold none by token.
 
     Raises:
-        InputError: an unknown format, or something that must be said.
+        InputError: an unknown format, or something that must be said, or weights would be lost that ``lose`` does not name.
         StoreError: a store that is damaged, or ``dest`` is not empty.
 
     Cost: one pass, a piece of a million tokens (of mds: a shard) in memory.
@@ -67,8 +81,11 @@ def import_tokens(
     if format not in FORMATS:
         raise InputError(f"a format is one of {', '.join(FORMATS)}.", f"It is {format!r}.", "Pick one of them.")
     path, folder = on_disk(source, "what is imported"), on_disk(dest, "the import")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise StoreError(f"{folder} must be a new or empty folder.", "Something is there.", "Name another.")
+    if set(lose) - {"weights"}:
+        raise InputError(
+            "what an import may lose is weights.", f"There is {', '.join(sorted(lose))}.", 'Pass lose=["weights"].'
+        )
+    left_out: tuple[str, ...] = ()
     if format == "megatron":
         found = megatron.read(path)
     elif format == "olmo-core":
@@ -76,12 +93,21 @@ def import_tokens(
     elif format == "datatrove":
         found = datatrove.read(path)
     else:
+        left_out = tuple(name for name in mds.column_names(path) if name not in _MDS_COLUMNS)
         found = _mds_documents(path, eos_token_id)
+    if "loss_weights" in left_out and "weights" not in lose:
+        raise InputError(
+            "samples hold no loss weights by token.",
+            f"{path} has loss_weights, which would be lost.",
+            'Say so if that is meant: lose=["weights"] (--lose weights).',
+        )
     first = next(found, None)
-    claim(folder)
     masked = first is not None and first.targets is not None
-    files, samples, tokens = write_samples(_alike(first, found, masked), folder)
-    return Imported(folder, tuple(files), samples, tokens, masked)
+    with writing_into(folder) as work:
+        written, samples, tokens = write_samples(_alike(first, found, masked), work)
+        names = [file.name for file in written]
+        publish(work, folder, names)
+    return Imported(folder, tuple(folder / name for name in names), samples, tokens, masked, left_out)
 
 
 def _alike(first: TokenPiece | None, rest: Iterator[TokenPiece], masked: bool) -> Iterator[TokenPiece]:
@@ -101,7 +127,7 @@ def _alike(first: TokenPiece | None, rest: Iterator[TokenPiece], masked: bool) -
 def _mds_documents(folder: Path, eos_token_id: int | None) -> Iterator[TokenPiece]:
     """Yield the samples of MDS rows: the runs of ``sequence_id`` (-1 is padding), else cut behind the end-of-text id, "
     "else rows."""
-    for columns in mds.read(folder, ("tokens", "input_ids", "labels", "sequence_id")):
+    for columns in mds.read(folder, _MDS_COLUMNS):
         rows = columns.get("tokens", columns.get("input_ids"))
         if rows is None:
             raise StoreError(f"{folder} must have a column tokens.", "It has none of that name.", "Import it by other means.")

@@ -30,7 +30,7 @@ from cloison.store.files import read_json, replacing, store_errors
 from cloison.store.packed import Packed
 from cloison.store.shards import Shard
 
-__all__ = ["INDEX", "USAGE", "read", "write"]
+__all__ = ["INDEX", "USAGE", "column_names", "read", "write"]
 
 USAGE = (
     'streaming.StreamingDataset(local="{dest}", batch_size=...): rows of tokens, labels, sequence_id [{capacity}]; give '
@@ -91,6 +91,7 @@ def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list
                     file.write(cells.data)
             raw = {"basename": name, "bytes": int(offsets[-1]), "hashes": {}}
             written.append(config | {"raw_data": raw, "samples": count, "zip_data": None})
+        rows.end()
         return written
 
     shards = [one for written in each_shard(packed, one) for one in written]
@@ -121,6 +122,11 @@ class _Rows:
             count -= part.size
             yield part
 
+    def end(self) -> None:
+        """Return when there are no more, else raise what the pieces say of it."""
+        for _ in self._found:
+            pass
+
     def _cells(self, piece: Piece) -> npt.NDArray[Any]:
         from cloison.formats.rows import lay, number
 
@@ -147,11 +153,30 @@ def read(folder: Path, names: tuple[str, ...]) -> Iterator[dict[str, Ragged]]:
     Raises:
         StoreError: a damaged or foreign index or shard, or a name that leaves the folder.
     """
+    for shard in _shards(folder):
+        yield _read_shard(folder, shard, names)
+
+
+def column_names(folder: Path) -> list[str]:
+    """Return the names of the columns that any shard has, sorted.
+
+    Raises:
+        StoreError: a damaged or foreign index.
+    """
+    found: set[str] = set()
+    for shard in _shards(folder):
+        names = shard.get("column_names") if isinstance(shard, dict) else None
+        if not isinstance(names, list):
+            raise StoreError(f"{folder} must hold MDS shards.", "One has no columns.", "Download it again.")
+        found.update(map(str, names))
+    return sorted(found)
+
+
+def _shards(folder: Path) -> list[Any]:
     index = read_json(folder / INDEX)
     if not isinstance(index, dict) or not isinstance(index.get("shards"), list):
         raise StoreError(f"{folder} must be an MDS data set.", f"There is no {INDEX} that lists shards.", "Name its folder.")
-    for shard in index["shards"]:
-        yield _read_shard(folder, shard, names)
+    return list(index["shards"])
 
 
 def _read_shard(folder: Path, shard: Any, names: tuple[str, ...]) -> dict[str, Ragged]:

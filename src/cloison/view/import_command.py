@@ -18,14 +18,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--from", dest="format", required=True, choices=FORMATS, help="the format")
     parser.add_argument("--dtype", choices=DTYPES, help="the type of the ids in raw .npy arrays (olmo-core)")
     parser.add_argument("--eos", type=int, metavar="ID", help="documents end in it, where nothing else says where they end")
+    parser.add_argument("--lose", nargs="+", default=[], choices=["weights"], help="what samples cannot hold, and may be lost")
 
 
 def run(args: Namespace) -> Outcome:
     """Import, and say what was read."""
-    done = import_tokens(args.source, args.dest, args.format, dtype=args.dtype, eos_token_id=args.eos)
+    done = import_tokens(args.source, args.dest, args.format, dtype=args.dtype, eos_token_id=args.eos, lose=args.lose)
     says = "with the targets that it states" if done.masked else "every token a target (it states none)"
     lines = [
         f"wrote {done.path}: {done.samples:,} samples, {done.tokens:,} tokens, {says}",
+        *([f"  columns left out: {', '.join(done.left_out)}"] if done.left_out else []),
         f"  pack it: cloison pack {done.path} --out DIR --capacity N",
     ]
     return Outcome(0, "\n".join(lines), done.to_dict())
