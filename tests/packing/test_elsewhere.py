@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 import cloison
 from cloison import PackSpec, pack
 from cloison.cli import main
-from cloison.errors import ChangedError, InputError, ManifestError, StoreError
+from cloison.errors import ChangedError, InputError, ManifestError, RecordError, StoreError
 from tests.packing.corpus import chats, token_records, write_lines
 from tests.places.server import ObjectStore
 
@@ -280,3 +281,56 @@ def test_a_tokenizer_is_taken_from_there(bare_memory: Any, tmp_path: Path, token
     assert there.manifest == pack(source, tmp_path / "out", spec, tokenizer=tokenizer).manifest
     with pytest.raises(InputError, match="no such place"):
         pack(source, "memory://bucket/other", spec, tokenizer="memory://models/none")
+
+
+def test_a_broken_record_is_placed_by_its_url_and_line(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cloison.text import sources
+
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 200)
+    lines = store.objects["bucket/in/part-2.jsonl"].splitlines(keepends=True)
+    lines[20] = b"{broken\n"
+    store.objects["bucket/in/part-2.jsonl"] = b"".join(lines)
+    with pytest.raises(RecordError, match=r"loopback://bucket/in/part-2.jsonl, line 21: "):
+        pack("loopback://bucket/in", "loopback://bucket/out", PackSpec(64))
+    packed = pack("loopback://bucket/in", "loopback://bucket/out", PackSpec(64), on_error="skip")
+    assert packed.ledger.entries["skipped"].indices.tolist() == [70]
+
+
+def test_a_source_that_changes_while_it_is_read_is_named(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cloison.packing import tokenise
+
+    real = tokenise.run
+
+    def meddling(*args: Any) -> Any:
+        result = real(*args)
+        store.objects["bucket/in/part-5.jsonl"] += b'{"input_ids": [1]}\n'
+        return result
+
+    monkeypatch.setattr(tokenise, "run", meddling)
+    with pytest.raises(ChangedError, match=r"loopback://bucket/in/part-5.jsonl must"):
+        pack("loopback://bucket/in", "loopback://bucket/out", SPEC)
+    assert not [key for key in store.objects if key.endswith("store.json")]
+
+
+def test_every_export_and_check_of_a_url_are_those_of_the_local_disk(
+    corpus: Path, tmp_path: Path, tokenizer: str, tree: Tree, bare_memory: Any
+) -> None:
+    from cloison.formats.exporting import LOSSES, TARGETS
+
+    here = pack(str(corpus), tmp_path / "out", PackSpec(192), tokenizer=tokenizer)
+    for path in (tmp_path / "out").iterdir():
+        bare_memory.put_file(str(path), f"/bucket/out/{path.name}")
+    for to in TARGETS:
+        made = []
+        for packed in (here, "memory://bucket/out"):  # to one place, since some formats name files by it
+            cloison.export(packed, tmp_path / "dest", to, lose=list(LOSSES))
+            made.append(tree(tmp_path / "dest"))
+            shutil.rmtree(tmp_path / "dest")
+        assert made[0] == made[1], to
+    cloison.export(here, tmp_path / "trl", "trl")
+    for path in (tmp_path / "trl").iterdir():
+        bare_memory.put_file(str(path), f"/bucket/trl/{path.name}")
+    there = cloison.check("memory://bucket/trl").to_dict()
+    assert there == {**cloison.check(tmp_path / "trl").to_dict(), "source": "memory://bucket/trl"}
+    with pytest.raises(StoreError, match="must be there"):
+        cloison.check("memory://bucket/none")
