@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -102,6 +103,13 @@ def _on_threads(
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+_HINTS = {
+    signal.SIGKILL: "It may have run out of memory: lower workers.",
+    signal.SIGBUS: "A file that it had mapped became shorter, or its disk failed: look at those, and run again.",
+}
+"""What a worker may have died of, by signal."""
 
 
 class _Crew:
@@ -199,5 +207,5 @@ class _Crew:
         last = complaints.read()[-2000:].strip().splitlines()[-3:]
         how = f"signal {-code}" if code < 0 else f"exit status {code}"
         said = f" It said: {' / '.join(last)}" if last else ""
-        hint = "It may have run out of memory: lower workers." if code == -9 else "Run again: what is finished is kept."
+        hint = _HINTS.get(-code, "Run again: what is finished is kept.")
         return StoreError(f"worker process for job {index} must finish.", f"It ended with {how}.{said}", hint)
