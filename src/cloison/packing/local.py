@@ -105,9 +105,9 @@ def _on_threads(
         pool.shutdown(cancel_futures=True)
 
 
-_HINTS = {
-    signal.SIGKILL: "It may have run out of memory: lower workers.",
-    signal.SIGBUS: "A file that it had mapped became shorter, or its disk failed: look at those, and run again.",
+_HINTS: Mapping[int, str] = {
+    9: "It may have run out of memory: lower workers.",
+    int(getattr(signal, "SIGBUS", 7)): "A file that it had mapped became shorter, or its disk failed: look at those, and run again.",
 }
 """What a worker may have died of, by signal."""
 
