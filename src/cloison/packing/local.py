@@ -107,7 +107,7 @@ def _on_threads(
 
 _HINTS: Mapping[int, str] = {
     9: "It may have run out of memory: lower workers.",
-    int(getattr(signal, "SIGBUS", 7)): "A file that it had mapped became shorter, or its disk failed: look at those, and run again.",
+    int(getattr(signal, "SIGBUS", 7)): "A mapped file became shorter, or its disk failed: run again when it is whole.",
 }
 """What a worker may have died of, by signal."""
 
