@@ -69,7 +69,7 @@ class PairedAnew:
     def __init__(self, planned: Planned, number: int = 0, origin: tuple[Place, Place] | None = None) -> None:
         spec, store = planned.tokens.spec, planned.tokens.store
         self.planned, self.number, self._origin = planned, number, origin
-        self.fingerprint = f"{spec.fingerprint(planned.tokens.key, versions())} paired anew"
+        self.fingerprint = f"{spec.fingerprint(planned.tokens.key, versions(spec.policy))} paired anew"
         self._kinds, types = carried_columns(store, spec.carry)
         carried = tuple(Carried(name, kind, types.field(name).type) for name, kind in self._kinds.items())  # type: ignore[arg-type]
         self._split = planned.plan.given_starts is not None and bool((planned.plan.given_starts > 0).any())

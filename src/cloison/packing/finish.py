@@ -66,7 +66,7 @@ def manifest_of(
         tokenizer=tokens.store.facts["tokenizer"],
         sources=tuple(tokens.store.facts["sources"]),
         shards=shards,
-        versions=versions(),
+        versions=versions(spec.policy),
     )
 
 

@@ -148,7 +148,7 @@ def _run(
         found = ensure_tokens(
             sources, spec, home, tokenizer=tokenizer, engine=engine, on_error=on_error, progress=progress, begun=begun
         )
-        fingerprint = found.spec.fingerprint(found.key, versions())
+        fingerprint = found.spec.fingerprint(found.key, versions(found.spec.policy))
         with working_in(folder, fingerprint) as work:
             if work is not None:
                 planned = plan_tokens(found)
