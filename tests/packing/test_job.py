@@ -161,8 +161,8 @@ def test_case_CFG_01(corpus: Path, tokenizer: str, tmp_path: Path, qwen3: Path, 
         for number, (fields, which) in enumerate(changed)
     ]
     other = {name: version + "+1" for name, version in job.versions().items()}
-    monkeypatch.setattr(job, "versions", lambda: other)
-    monkeypatch.setattr("cloison.packing.finish.versions", lambda: other)
+    monkeypatch.setattr(job, "versions", lambda policy: other)
+    monkeypatch.setattr("cloison.packing.finish.versions", lambda policy: other)
     keys.append(pack(str(small), tmp_path / "out-v", PackSpec(**base), tokenizer=tokenizer).fingerprint)
     assert len(set(keys)) == len(keys)
     reordered = PackSpec.from_dict(dict(reversed(PackSpec(**base).to_dict().items())))

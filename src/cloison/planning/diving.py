@@ -29,7 +29,7 @@ from cloison.planning.patterns import Patterns
 __all__ = ["Mix", "as_columns", "dived", "fitting"]
 
 _DEPTH = 40
-_BUDGET = 60_000
+_WORK = 30_000_000  # simplex iterations x rows
 _FEW = 0.1
 
 Mix = Callable[[Relaxation, npt.NDArray[np.int64], Any, npt.NDArray[np.int64]], Relaxation]
@@ -109,7 +109,7 @@ def dived(
         found = complete(chosen, times)
         if best is None or found.num_blocks < best.num_blocks:
             best = found
-        late = spent > _BUDGET if until is None else perf_counter() > until
+        late = spent > _WORK if until is None else perf_counter() > until
         if best.num_blocks <= bound or not got or not rest.any() or late:
             break
         rows = np.flatnonzero(rest)
@@ -119,7 +119,7 @@ def dived(
         pool = [columns[:, fitting(columns, rest)][rows], *(as_columns(way, lengths[rows], units) for way in ways)]
         enough = best.num_blocks - int(times.sum()) if prune else np.inf
         relaxed = relax(lengths[rows], rest[rows], units, distinct(pool), max_segments, until, enough, prices[rows])
-        spent += relaxed.iterations
+        spent += relaxed.iterations * rows.size
         if relaxed.bound >= enough:
             break
         prices[rows] = relaxed.prices

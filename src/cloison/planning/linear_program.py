@@ -30,7 +30,7 @@ from cloison.planning.pricing import priced
 
 __all__ = ["Relaxation", "amounts_within", "distinct", "interpolated_bound", "relax"]
 
-_SIMPLEX_BUDGET = 120_000
+_SIMPLEX_WORK = 60_000_000  # simplex iterations x rows
 _ROUNDS = 150
 _PRICE = 1 << 30
 _SCARCE = 16  # samples a length, below which a pattern holds no more of a length than there are
@@ -38,6 +38,8 @@ _OPENINGS = 4
 _PULLS = (0.9, 0.6, 0.0)
 _ENOUGH = 2e-6  # the tail of the convergence is long, and larger programs stop here
 _SMALL = 30_000
+_LARGE = 3000  # columns
+_INTERIOR = 100  # simplex iterations that one of interior points counts as
 _MOST, _KEPT = 10, 4  # columns a row: no more than the first, and down to the second
 
 
@@ -116,7 +118,7 @@ def relax(
                 fresh.append(new[:, gains])
             if gains.size > lengths.size // 4:
                 break
-        late = rounds >= _ROUNDS or spent > _SIMPLEX_BUDGET if until is None else perf_counter() > until
+        late = rounds >= _ROUNDS or spent * lengths.size > _SIMPLEX_WORK if until is None else perf_counter() > until
         near_enough = value <= bound + 1e-6 or (spent > _SMALL and value <= bound * (1 + _ENOUGH))
         if not fresh or late or near_enough or bound >= enough:
             break
@@ -136,25 +138,38 @@ def distinct(parts: list[Any]) -> Any:
 
 
 def amounts_within(
-    columns: Any, counts: npt.NDArray[np.int64], row: npt.NDArray[np.float64], low: float, high: float, until: float | None
+    columns: Any,
+    counts: npt.NDArray[np.int64],
+    row: npt.NDArray[np.float64],
+    low: float,
+    high: float,
+    most: float,
+    until: float | None,
 ) -> npt.NDArray[np.float64] | None:
-    """Return the amounts of the program with one more row, ``low <= row @ amounts <= high``; None: no answer in time.
+    """Return the amounts of the program with ``low <= row @ amounts <= high`` and at most ``most`` blocks.
 
-    What leaves the range is paid for: above it half the blocks for every further half width of it, so that blocks give way;
-    below it a hundred-thousandth of them, so that they do not.
+    What leaves the range is paid for, half of all blocks for every half width of it, so that blocks give way, up to ``most``.
+    None: no answer in time, or none with so few blocks.
     """
     sparse = require("scipy.sparse", "optimal")
     linprog = require("scipy.optimize", "optimal").linprog
     size, unit = columns.shape[1], (high - low) / 2
-    cover = sparse.hstack([-columns, sparse.csc_matrix((columns.shape[0], 2))])
-    rows = [np.concatenate([row / unit, [-1.0, 0.0]]), np.concatenate([-row / unit, [0.0, -1.0]])]
     blocks = float(counts.sum() / columns.sum(axis=0).mean())
+    more = np.array(
+        [
+            np.concatenate([row / unit, [-1.0, 0.0]]),
+            np.concatenate([-row / unit, [0.0, -1.0]]),
+            np.concatenate([np.ones(size), [0.0, 0.0]]),
+        ]
+    )
     options = {} if until is None else {"time_limit": max(until - perf_counter(), 0.01)}
     result = linprog(
-        np.concatenate([np.ones(size), [0.5 * blocks, 1e-5 * blocks]]),
-        A_ub=sparse.vstack([cover, sparse.csc_matrix(np.array(rows))]).tocsc(),
-        b_ub=np.concatenate([-counts.astype(float), [high / unit, -low / unit]]),
-        method="highs-ds",
+        np.concatenate([np.ones(size), np.full(2, 0.5 * blocks)]),
+        A_ub=sparse.vstack(
+            [sparse.hstack([-columns, sparse.csc_matrix((columns.shape[0], 2))]), sparse.csc_matrix(more)]
+        ).tocsc(),
+        b_ub=np.concatenate([-counts.astype(float), [high / unit, -low / unit, most]]),
+        method="highs-ipm",
         options=options,
     )
     return None if result.status != 0 else np.asarray(result.x[:size])
@@ -163,13 +178,15 @@ def amounts_within(
 def _solve(
     columns: Any, counts: npt.NDArray[np.int64], until: float | None
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], int, float] | None:
-    """Return (prices, amounts, simplex iterations, value)."""
+    """Return (prices, amounts, simplex iterations, value). Larger programs are solved by interior points, and crossed over."""
     linprog = require("scipy.optimize", "optimal").linprog
     options = {} if until is None else {"time_limit": max(until - perf_counter(), 0.01)}
-    result = linprog(np.ones(columns.shape[1]), A_ub=-columns, b_ub=-counts.astype(float), method="highs-ds", options=options)
+    large = columns.shape[1] > _LARGE
+    method = "highs-ipm" if large else "highs-ds"
+    result = linprog(np.ones(columns.shape[1]), A_ub=-columns, b_ub=-counts.astype(float), method=method, options=options)
     if result.status != 0:
         return None
-    return -result.ineqlin.marginals, result.x, int(result.nit), float(result.fun)
+    return -result.ineqlin.marginals, result.x, int(result.nit) * (_INTERIOR if large else 1), float(result.fun)
 
 
 @njit(cache=True, nogil=True)

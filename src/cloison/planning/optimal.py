@@ -3,7 +3,7 @@
 Each step is taken where the one before has not met the bound:
 
 1. `best_fit`, and the blocks of one or two samples that are exactly full (some best plan has them all: exchange them in);
-2. `exact_fill`, with some slacks, and `regroup`: heavy tails and blocks of four samples or more mostly end here, in milliseconds;
+2. `exact_fill`, with some slacks, and `regroup`: heavy tails and blocks of four samples or more mostly end here, at once;
 3. the linear program of `linear_program`, whose bound is the certificate, rounded by `diving`; and `regroup` once more.
 
 The best plan of all is kept, so it is never worse than `best_fit`; `plan` also compares it with a look-ahead where no proof was
@@ -14,9 +14,9 @@ Lengths are exact up to `CELLS` units of capacity, and beyond for few samples. E
 cells, which costs about 0.1 % on lengths of a fifth to half of the capacity (very short ones do not come here: best-fit is
 at its bound).
 
-Cost: 1 ms to 15 s, independent of the number of samples. Without a time limit, work is bounded by counts of rounds and of simplex
-iterations, and the result is the same on every machine; with one, what was best when it ended is returned, and that depends on
-the machine's speed. What it gives up: like `best_fit`, it says nothing of mixing.
+Cost: 1 ms to 15 s, independent of the number of samples. Without a time limit, work is bounded by counts of rounds and of
+simplex iterations, and the result is the same on every machine; with one, what was best when it ended is returned, and that
+depends on the machine's speed. What it gives up: like `best_fit`, it says nothing of mixing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["CELLS", "optimal_patterns"]
 CELLS = 2048
 """Capacity, in units or cells, up to which the linear program is built, whatever the samples."""
 
-_EXACT_WORK = 1 << 24
+_EXACT_WORK = 1 << 23
 _COARSE = 512
 _LAYERED_WORK = 300_000_000
 _BOUND_WORK = 10_000_000_000
@@ -181,18 +181,18 @@ def search(
     max_segments: int | None,
     until: float | None,
     best: Patterns | None,
-    mixer: Callable[[npt.NDArray[np.int64], npt.NDArray[np.float64]], Mix] | None = None,
+    mixer: Callable[[npt.NDArray[np.int64], npt.NDArray[np.float64], Any], Mix] | None = None,
 ) -> tuple[Patterns, int, str]:
     """Return (patterns, bound, argument): the roundings of the linear program, or ``best`` where none is better.
 
-    ``mixer`` gets the counts of the program's rows and the units that each stands for, and gives what exchanges the program's
-    answer for another before it is rounded.
+    ``mixer`` gets the counts of the program's rows, the units that each stands for and some patterns as columns, and gives what
+    exchanges the program's answer for another before it is rounded.
     """
     require("scipy", "optimal")
     bound, name = lower_bound(counts, units, max_segments)
     present = np.flatnonzero(counts)
     few = counts.sum() < 4 * present.size
-    exact = present.size <= CELLS and present.size * units < (_EXACT_WORK if few else _EXACT_WORK // 4)
+    exact = present.size <= CELLS and present.size * units < (_EXACT_WORK if few else _EXACT_WORK // 2)
     cells = units if exact else min(units, CELLS)
     if max_segments is not None and cells * min(present.size, cells) * min(max_segments, cells) > _LAYERED_WORK:
         cells = min(units, _COARSE)
@@ -213,7 +213,7 @@ def search(
     if proven > bound:
         bound, name = proven, "linear_program"
 
-    mix = None if mixer is None else mixer(amounts, np.asarray(lengths * (units / cells), np.float64))
+    mix = None if mixer is None else mixer(amounts, np.asarray(lengths * (units / cells), np.float64), start)
     if mix is not None:
         relaxed = mix(relaxed, amounts, relaxed.columns[:, :0], np.zeros(0, np.int64))
 

@@ -102,8 +102,8 @@ def _placed(settings: Settings, items: Items) -> Plan:
     bound, name = lower_bound(items.counts, items.units, most)
     patterns: Patterns | None = None
     if policy == "mixed":
-        until = None if settings.time_limit is None else perf_counter() + settings.time_limit
-        offsets, ids, patterns, bound, name = mixed_blocks(items, seed, settings.shuffled, settings.look_ahead, most, until)
+        given = (settings.look_ahead, most, settings.time_limit)
+        offsets, ids, patterns, bound, name = mixed_blocks(items, seed, settings.shuffled, *given)
     elif policy == "look_ahead":
         offsets, ids = look_ahead_blocks(items, seed, settings.shuffled, settings.look_ahead, most)
     elif policy == "in_order":

@@ -20,7 +20,7 @@ from cloison.planning.bijection import derive, permutation
 from cloison.planning.exact_fill import exact_fill_patterns, joined, picked
 from cloison.planning.patterns import Patterns
 
-__all__ = ["as_patterns", "regrouped"]
+__all__ = ["as_patterns", "blocks_of", "regrouped"]
 
 _VIEW = 2048
 _SIZES = (4, 30, 9, 60, 18)
@@ -46,7 +46,9 @@ def regrouped(
         chosen = _chosen(rooms, turn)
         rest = np.bincount(np.concatenate([blocks[b] for b in chosen]), minlength=units + 1)
         spare = int(rooms[chosen].sum()) // chosen.size
-        found = _blocks(exact_fill_patterns(rest, units, max_segments, slack=(0, spare, 0, 2 * spare, 0, spare // 2)[turn % 6]))
+        found = blocks_of(
+            exact_fill_patterns(rest, units, max_segments, slack=(0, spare, 0, 2 * spare, 0, spare // 2)[turn % 6])
+        )
         free = np.array([units - int(block.sum()) for block in found], np.int64)
         if len(found) > chosen.size or (len(found) == chosen.size and _spread(free) < _spread(rooms[chosen])):
             continue
@@ -76,7 +78,7 @@ def _chosen(rooms: npt.NDArray[np.int64], turn: int) -> npt.NDArray[np.int64]:
     return np.unique(np.concatenate(parts))
 
 
-def _blocks(patterns: Patterns) -> list[npt.NDArray[np.int32]]:
+def blocks_of(patterns: Patterns) -> list[npt.NDArray[np.int32]]:
     """Return the lengths of each block."""
     out = []
     for p, times in enumerate(patterns.counts.tolist()):
@@ -94,7 +96,7 @@ def _taken_apart(patterns: Patterns, units: int) -> tuple[npt.NDArray[np.int64],
         before = np.cumsum(left) - left
         taken[order] += np.clip(room - before, 0, left)
     which = np.flatnonzero(taken)
-    return patterns.counts - taken, _blocks(_several(patterns, which, taken[which]))
+    return patterns.counts - taken, blocks_of(_several(patterns, which, taken[which]))
 
 
 def _several(patterns: Patterns, which: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Patterns:
