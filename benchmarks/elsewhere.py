@@ -76,9 +76,7 @@ def main() -> None:
         far_s, far = timed(lambda: packing("loopback://bucket/in", "loopback://bucket/out"))
         assert near.manifest == far.manifest
         requests = sum(store.asked.values())
-        print(
-            f"{tokens / 1e6:.0f} M tokens, {len(near):,} blocks in {len(near.manifest.shards)} files; {args.wait_ms:g} ms a request"
-        )
+        print(f"{tokens / 1e6:.0f} M tokens, {len(near):,} blocks; {args.wait_ms:g} ms a request")
         print(f"pack   local {near_s:6.2f} s, there {far_s:6.2f} s: {far_s / near_s:.2f} times, {requests:,} requests")
 
         def loading(packed: Any, fetch: bool = True) -> int:
