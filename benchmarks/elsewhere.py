@@ -91,7 +91,7 @@ def main() -> None:
         requests = sum(store.asked.values())
         alone_s, _ = timed(lambda: loading(far, fetch=False))
         print(
-            f"load   local {near_s:6.2f} s, there {far_s:6.2f} s ({tokens / far_s / 1e6:.1f} M tokens/s, {requests:,} requests), "
+            f"load   local {near_s:.2f} s, there {far_s:.2f} s ({tokens / far_s / 1e6:.1f} M tokens/s, {requests:,} requests); "
             f"one group at a time {alone_s:6.2f} s: {alone_s / far_s:.1f} times as long"
         )
         opening_s, _ = timed(lambda: cloison.open("loopback://bucket/out")[0])
