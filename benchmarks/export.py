@@ -96,7 +96,7 @@ def main() -> None:
         )
         for to in args.to:
             ours, theirs, reads, writes = [], [], [], [Took(0, 0)]
-            lose = [name for name in ("labels", "blocks") if name not in TARGETS[to].holds]
+            lose = [name for name in ("labels", "blocks", "boundaries") if name not in TARGETS[to].holds]
             columns = ("input_ids", "seq_lengths") if to == "megatron" else ("input_ids", "labels", "seq_lengths")
             for number in range(args.rounds):
                 dest, other = folder / f"out-{number}", folder / f"copy-{number}"

@@ -18,7 +18,7 @@ from tests.formats import fact_readers
 from tests.formats.fact_readers import Blocks
 
 READERS: dict[str, Callable[[Path], Blocks]] = {name: getattr(fact_readers, name.replace("-", "_")) for name in TARGETS}
-NEEDS: dict[str, list[str]] = {"megatron": ["labels", "blocks"]}
+NEEDS: dict[str, list[str]] = {"megatron": ["labels", "blocks", "boundaries"]}
 
 
 def _pack(folder: Path, rows: list[dict[str, Any]], **spec: Any) -> Path:
@@ -89,10 +89,33 @@ def test_check_finds_exports_right(to: str, packed: Path, tmp_path: Path) -> Non
 
 def test_what_would_be_lost_needs_its_word(packed: Path, plain: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        cloison.export(packed, tmp_path / "a", "megatron", lose=["blocks"])
+        cloison.export(packed, tmp_path / "a", "megatron", lose=["blocks", "boundaries"])
     assert "labels: which tokens are targets" in caught.value.found and "--lose labels" in caught.value.remedy
     assert not (tmp_path / "a").exists()
-    assert cloison.export(plain, tmp_path / "b", "megatron", lose=["blocks"]).lost == ("blocks",)
+    assert cloison.export(plain, tmp_path / "b", "megatron", lose=["blocks", "boundaries"]).lost == ("blocks", "boundaries")
+
+
+@pytest.mark.parametrize(
+    ("samples", "lost"),
+    [
+        ([[5, 6, 2], [7, 2], [2]], False),
+        ([[5, 6, 2], [7, 8]], True),  # one does not end in it
+        ([[5, 2, 6, 2], [7, 2]], True),  # it is within one
+        ([[5, 2, 6, 2], [7, 2], [2, 2]], True),
+    ],
+)
+def test_a_reader_that_looks_for_an_id_needs_it_at_every_end(
+    samples: list[list[int]], lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cloison.formats import flat
+
+    monkeypatch.setattr(flat, "_PIECE_TOKENS", 1)
+    path = _pack(tmp_path / "x", [{"input_ids": ids} for ids in samples if len(ids) > 1], capacity=4)
+    if lost:
+        with pytest.raises(InputError, match="boundaries"):
+            cloison.export(path, tmp_path / "a", "megatron", lose=["blocks"])
+    done = cloison.export(path, tmp_path / "b", "megatron", lose=["blocks", "boundaries"])
+    assert ("boundaries" in done.lost) is lost
 
 
 def test_weights_and_columns_need_their_word_where_they_are(tmp_path: Path) -> None:
@@ -203,6 +226,22 @@ def test_the_command_line_exports(packed: Path, tmp_path: Path, capsys: pytest.C
     assert main(["export", str(packed), str(tmp_path / "a"), "--to", "grain"]) == 0
     assert "ParquetIterDataset" in capsys.readouterr().out
     assert main(["export", str(packed), str(tmp_path / "b"), "--to", "megatron"]) == 2
-    assert "--lose labels blocks" in capsys.readouterr().err
-    assert main(["export", str(packed), str(tmp_path / "b"), "--to", "megatron", "--json", "--lose", "labels", "blocks"]) == 0
-    assert json.loads(capsys.readouterr().out)["lost"] == ["labels", "blocks"]
+    assert "--lose labels blocks boundaries" in capsys.readouterr().err
+    assert (
+        main(
+            [
+                "export",
+                str(packed),
+                str(tmp_path / "b"),
+                "--to",
+                "megatron",
+                "--json",
+                "--lose",
+                "labels",
+                "blocks",
+                "boundaries",
+            ]
+        )
+        == 0
+    )
+    assert json.loads(capsys.readouterr().out)["lost"] == ["labels", "blocks", "boundaries"]

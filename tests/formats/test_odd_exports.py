@@ -97,7 +97,7 @@ def test_what_goes_out_comes_back(
     path = _pack(folder / "x", rows, capacity=capacity, on_empty="drop")
     wanted = sorted(one for block in _blocks(path) for one in block)
     for to, options in (("olmo-core", {"dtype": "uint32"}), ("mds", {}), ("megatron", {})):
-        cloison.export(path, folder / to, to, lose=["labels", "blocks"])
+        cloison.export(path, folder / to, to, lose=["labels", "blocks", "boundaries"])
         source = folder / to / "samples_text_document" if to == "megatron" else folder / to
         cloison.import_tokens(source, folder / f"{to}-in", to, **options)  # type: ignore[arg-type]
         cloison.pack([str(folder / f"{to}-in")], folder / f"{to}-again", cloison.PackSpec(capacity=capacity, on_empty="drop"))
@@ -163,7 +163,7 @@ def test_odd_names(name: str, packed: Path, tmp_path: Path) -> None:
     shutil.copytree(packed, tmp_path / f"in {name}")
     for to in TARGETS:
         dest = tmp_path / name / to
-        done = cloison.export(tmp_path / f"in {name}", dest, to, lose=["blocks"])
+        done = cloison.export(tmp_path / f"in {name}", dest, to, lose=["blocks", "boundaries"])
         assert _read(to, dest) == _wanted(to, packed)
         assert str(dest) in done.usage
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, f"in {name}"])
@@ -231,7 +231,7 @@ def replacing(path, **options):
     return real(path, **options)
 module.replacing = replacing
 import cloison
-cloison.export({path!r}, {dest!r}, {to!r}, lose=["blocks"])
+cloison.export({path!r}, {dest!r}, {to!r}, lose=["blocks", "boundaries"])
 """
 
 
@@ -243,8 +243,8 @@ def test_a_killed_export_shows_nothing_and_runs_again(to: str, module: str, afte
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
     assert ran.returncode == -signal.SIGKILL, ran.stderr
     assert [path.name for path in dest.iterdir()] == [".work"]
-    done = cloison.export(packed, dest, to, lose=["blocks"])
-    other = cloison.export(packed, tmp_path / "straight", to, lose=["blocks"])
+    done = cloison.export(packed, dest, to, lose=["blocks", "boundaries"])
+    other = cloison.export(packed, tmp_path / "straight", to, lose=["blocks", "boundaries"])
     assert [file.read_bytes() for file in done.files] == [file.read_bytes() for file in other.files]
     assert {file for file in dest.rglob("*") if file.is_file()} == set(done.files)
 
@@ -258,7 +258,7 @@ def test_an_error_leaves_nothing(to: str, packed: Path, tmp_path: Path, monkeypa
     (tmp_path / "empty").mkdir()
     for dest in (tmp_path / "new" / "out", tmp_path / "empty"):
         with pytest.raises(StoreError, match="cannot be written") as caught:
-            cloison.export(packed, dest, to, lose=["blocks"])
+            cloison.export(packed, dest, to, lose=["blocks", "boundaries"])
         assert "Free space" in caught.value.remedy
     assert not (tmp_path / "new" / "out").exists() and not list((tmp_path / "empty").iterdir())
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from cloison.errors import InputError
 from cloison.formats import grain, mds, megatron, megatron_bridge, olmo_core, trl
-from cloison.formats.flat import has_weights
+from cloison.formats.flat import ends_in_one_id, has_weights
 from cloison.formats.new_folder import publish, writing_into
 from cloison.places import Place, on_disk
 from cloison.store.packed import Packed
@@ -24,6 +24,8 @@ LOSSES = MappingProxyType(
         "weights": "the loss weights of tokens",
         "columns": "the columns that are carried along",
         "blocks": "which samples share a block (the reader cuts and joins documents in its own way)",
+        "boundaries": "where samples end (the reader looks for one end-of-document id, and they do not end in one that is "
+        "nowhere else in them)",
     }
 )
 """What a format may be unable to hold: the word that allows its loss, and what it means."""
@@ -47,16 +49,18 @@ class Target:
     write: Callable[[Packed, Place, Place, int], list[str]]
 
 
+_ALL = ("labels", "blocks", "boundaries")
+
 TARGETS = MappingProxyType(
     {
         target.name: target
         for target in (
-            Target("trl", ("labels", "blocks"), trl.USAGE, trl.write),
-            Target("megatron-bridge", ("labels", "blocks"), megatron_bridge.USAGE, megatron_bridge.write),
-            Target("mds", ("labels", "blocks", "weights"), mds.USAGE, mds.write),
+            Target("trl", _ALL, trl.USAGE, trl.write),
+            Target("megatron-bridge", _ALL, megatron_bridge.USAGE, megatron_bridge.write),
+            Target("mds", (*_ALL, "weights"), mds.USAGE, mds.write),
             Target("megatron", (), megatron.USAGE, megatron.write),
-            Target("olmo-core", ("labels", "blocks"), olmo_core.USAGE, olmo_core.write),
-            Target("grain", ("labels", "blocks"), grain.USAGE, grain.write),
+            Target("olmo-core", _ALL, olmo_core.USAGE, olmo_core.write),
+            Target("grain", _ALL, grain.USAGE, grain.write),
         )
     }
 )
@@ -163,4 +167,6 @@ def _has(packed: Packed, name: str) -> bool:
         return has_weights(packed)
     if name == "columns":
         return bool(manifest.columns)
+    if name == "boundaries":
+        return not ends_in_one_id(packed)
     return manifest.num_blocks > 0

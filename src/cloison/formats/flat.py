@@ -23,6 +23,7 @@ __all__ = [
     "Piece",
     "block_offsets",
     "each_shard",
+    "ends_in_one_id",
     "first_tokens",
     "has_weights",
     "pieces",
@@ -78,7 +79,7 @@ def pieces(packed: Packed, shard: Shard, columns: tuple[str, ...] = TARGETED) ->
     size = max(1, _PIECE_TOKENS // packed.capacity)
     source = random_access(path, shard.size_bytes)
     remote = isinstance(path, Remote)
-    reading = store_errors(f"{path} cannot be read", damage=True)
+    reading = store_errors(f"{path} cannot be read", damage="Restore the file, or pack again.")
     with reading, pq.ParquetFile(source, memory_map=True, pre_buffer=remote) as file:
         rows = 0
         for batch in file.iter_batches(batch_size=size, columns=list(columns)):
@@ -126,8 +127,28 @@ def has_weights(packed: Packed) -> bool:
     if not packed.manifest.shards:
         return False
     path = packed.path / packed.manifest.shards[0].name
-    with store_errors(f"{path} cannot be read", damage=True):
+    with store_errors(f"{path} cannot be read", damage="Restore the file, or pack again."):
         return "loss_weights" in pq.read_schema(random_access(path)).names
+
+
+def ends_in_one_id(packed: Packed) -> bool:
+    """Return whether all segments end in the same id, and hold it nowhere else: a reader may then find them by it.
+
+    Cost: the tokens, decoded, up to the first that says no.
+    """
+    found: set[int] = set()
+
+    def one(_: int, shard: Shard) -> None:
+        for piece in pieces(packed, shard, ("input_ids", "seq_lengths")):
+            if len(found) > 1:
+                return
+            last = piece.input_ids[first_tokens(piece) + piece.seq_lengths - 1]
+            found.update(np.unique(last).tolist())
+            if np.count_nonzero(piece.input_ids == last[0]) != last.size:
+                found.update((-1, -2))
+
+    each_shard(packed, one)
+    return len(found) == 1
 
 
 def first_tokens(piece: Piece) -> npt.NDArray[np.int64]:

@@ -3,7 +3,8 @@ tested with it.
 
 The index is b"MMIDIDX\\x00\\x00", uint64 1, uint8 type of the ids, uint64 sequences, uint64 documents + 1, int32 lengths
 [sequences], int64 byte offsets [sequences], int64 document edges [documents + 1] (in sequences, from 0), int8 modes where
-multimodal; all little-endian. It holds no targets and no blocks: GPTDataset joins and cuts documents itself.
+multimodal; all little-endian. It holds no targets and no blocks: GPTDataset joins and cuts documents itself, and resets
+positions and attention behind every end-of-document id, wherever documents end.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from cloison.store.shards import Shard
 __all__ = ["USAGE", "read", "write"]
 
 USAGE = (
-    'GPTDatasetConfig(blend=(["{dest}/samples_text_document"], None), reset_position_ids=True, '
-    "reset_attention_mask=True, ...): a "
-    "document is one sample, with every token a target"
+    'GPTDatasetConfig(blend=(["{dest}/samples_text_document"], None), reset_position_ids=True, reset_attention_mask=True, '
+    "eod_mask_loss=True, ...): a document is one sample, with every token a target; the reader tells samples apart by the "
+    "tokenizer's end-of-document id, in which each must end"
 )
 
 _NAME = "samples_text_document"

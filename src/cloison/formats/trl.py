@@ -38,14 +38,14 @@ def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list
     def one(index: int, shard: Shard) -> str:
         name = f"train-{index:05d}.parquet"
         source = packed.path / shard.name
-        with store_errors(f"{source} cannot be read", damage=True):
+        with store_errors(f"{source} cannot be read", damage="Restore the file, or pack again."):
             names = pq.read_schema(random_access(source, shard.size_bytes)).names
         with replacing(folder / name) as part:
             if set(names) == set(_KEPT):
                 _copy(packed.path, shard, part)
             else:
                 _refuse_changed(packed.path, shard, file_sha256(source))
-                with store_errors(f"{source} cannot be read", damage=True):
+                with store_errors(f"{source} cannot be read", damage="Restore the file, or pack again."):
                     _without(random_access(source, shard.size_bytes), part)
         return name
 
