@@ -251,3 +251,18 @@ def test_a_manifest_that_was_edited_is_noticed(token_corpus: Path, tmp_path: Pat
         path.write_text(changed)
         with pytest.raises(StoreError, match=said):
             cloison.open(tmp_path / "out")
+
+
+def test_a_chunk_of_tokens_that_was_damaged_is_an_error_with_the_way_out(token_corpus: Path, tmp_path: Path) -> None:
+    packed = pack(str(token_corpus), tmp_path / "out", SPEC)
+    chunk = next((tmp_path / "tokens").glob("*/chunk-000000.arrow"))
+    whole = chunk.read_bytes()
+    for place in range(0, len(whole), 301):
+        body = bytearray(whole)
+        body[place] ^= 0xFF
+        chunk.write_bytes(body)
+        with pytest.raises(StoreError) as caught:
+            pack(str(token_corpus), tmp_path / "other", SPEC.with_(seed=1))
+        assert f"Remove {chunk.parent} and run again" in caught.value.remedy
+    chunk.write_bytes(whole)
+    assert len(pack(str(token_corpus), tmp_path / "other", SPEC.with_(seed=1))) == len(packed)

@@ -62,25 +62,25 @@ _REMEDIES = {
 
 
 @contextmanager
-def store_errors(doing: str, *, damage: bool = False) -> Iterator[None]:
+def store_errors(doing: str, *, damage: str = "") -> Iterator[None]:
     """Turn an OSError inside the block into a StoreError that begins with ``doing``; errors of ours pass unchanged.
 
     Args:
-        damage: turn every other error too: readers of columnar files raise many kinds where a file lies.
+        damage: turn every other error too, with this remedy: readers of columnar files raise many kinds where a file lies.
     """
     try:
         yield
     except CloisonError:
         raise
-    except OSError as error:
+    except Exception as error:
+        if damage and not (isinstance(error, OSError) and error.errno):
+            why = (str(error).splitlines() or [""])[0][:300]
+            raise StoreError(f"{doing}.", f"It is damaged: {type(error).__name__}: {why}.", damage) from error
+        if not isinstance(error, OSError):
+            raise
         reason = os.strerror(error.errno) if error.errno else str(error)
         remedy = _REMEDIES.get(error.errno or 0, "Run again once that is mended: what is finished is kept.")
         raise StoreError(f"{doing}.", f"The system says: {reason}.", remedy) from error
-    except Exception as error:
-        if not damage:
-            raise
-        why = str(error).splitlines()[:1] or [""]
-        raise StoreError(f"{doing}.", f"It is damaged: {type(error).__name__}: {why[0][:300]}.", "Restore the file.") from error
 
 
 @contextmanager

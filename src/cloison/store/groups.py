@@ -151,7 +151,7 @@ class Groups:
         return shard, *divmod(index - self._ends[shard], self._manifest.blocks_per_group)
 
     def _reading(self, shard: int) -> Any:
-        return store_errors(self._unreadable[shard], damage=True)
+        return store_errors(self._unreadable[shard], damage="Restore the file, or pack again.")
 
     def _group(self, shard: int, number: int) -> Group:
         groups: OrderedDict[tuple[int, int], Group] = self._mine("groups")

@@ -166,14 +166,17 @@ class TokenStore:
         self.chunks: Sequence[Mapping[str, Any]] = facts["chunks"]
         self._batches: list[pa.RecordBatch] = []
         firsts = [0]
+        remedy = f"Remove {folder} and run again."
         for path, chunk in zip(_copies(folder, self.chunks), self.chunks, strict=True):
-            for batch in _mapped(path, chunk):
-                self._batches.append(batch)
-                firsts.append(firsts[-1] + batch.num_rows)
+            with store_errors(f"{path} cannot be read as a chunk of tokens", damage=remedy):
+                for batch in _mapped(path, chunk):
+                    self._batches.append(batch)
+                    firsts.append(firsts[-1] + batch.num_rows)
         self._firsts = np.array(firsts, np.int64)
-        self._ids = [_flat(batch.column("input_ids")) for batch in self._batches]
-        self._spans = [_flat_spans(batch.column("spans")) for batch in self._batches]
-        self._across = [_flat(batch.column("across")) for batch in self._batches]
+        with store_errors(f"{folder} cannot be read as a token store", damage=remedy):
+            self._ids = [_flat(batch.column("input_ids")) for batch in self._batches]
+            self._spans = [_flat_spans(batch.column("spans")) for batch in self._batches]
+            self._across = [_flat(batch.column("across")) for batch in self._batches]
 
     @property
     def num_samples(self) -> int:
@@ -295,11 +298,8 @@ def _mapped(path: Path, chunk: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
             "It is missing or changed.",
             f"Remove {path.parent} and run again.",
         )
-    try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
-    except pa.ArrowInvalid as error:
-        raise StoreError(f"{path} must be a chunk of tokens.", f"{error}.", f"Remove {path.parent} and run again.") from error
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
 
 
 def _flat(column: pa.ListArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
