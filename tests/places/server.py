@@ -127,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
                 found[key] = {"name": key, "size": len(content), "type": "file", "ETag": self.store.etag(key)}
             elif key.startswith(within):
                 folder = within + key[len(within) :].partition("/")[0]
-                found[folder] = {"name": folder, "size": 0, "type": "directory"}
+                found[f"{folder}/"] = {"name": folder, "size": 0, "type": "directory"}  # beside a file of that name
         return [found[name] for name in sorted(found)]
 
     def _answer(self, status: int, headers: dict[str, str] | None = None, content: bytes = b"", fate: str = "") -> None:

@@ -130,6 +130,9 @@ def test_globs_and_folders_are_found_in_the_order_of_their_paths(bare_memory: An
     for name in files:
         bare_memory.pipe_file(f"/data/x/{name}", b"{}")
         loopback.objects[f"data/x/{name}"] = b"{}"
+    loopback.objects["both/a.jsonl"] = loopback.objects["both/a.jsonl/b.jsonl"] = b"{}"
+    assert found("loopback://both") == ["loopback://both/a.jsonl", "loopback://both/a.jsonl/b.jsonl"], "one name for two"
+    assert sizes(place("loopback://both")) == {"a.jsonl": 2}
     for protocol in ("memory", "loopback"):
         top = f"{protocol}://data/x"
         for pattern, names in (

@@ -1,9 +1,10 @@
 """Places: files and folders, on this machine's disk (a ``Path``) or on another file system (a ``Remote``), by few verbs."""
 
 from cloison.places.copies import borrowed, fetched, forget, local_folder, scratch
+from cloison.places.listing import found, sizes
 from cloison.places.ranges import RangedFile, hold, opened, random_access
 from cloison.places.remote import Place, Remote, on_disk, place
-from cloison.places.verbs import absolute, beside, create, found, put, read, remove, remove_tree, size, sizes, stamp, together
+from cloison.places.verbs import absolute, beside, create, put, read, remove, remove_tree, size, stamp, together
 
 __all__ = [
     "Place",

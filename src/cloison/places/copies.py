@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from cloison.errors import ChangedError, StoreError
+from cloison.places.listing import sizes
 from cloison.places.remote import Place, Remote, tried
-from cloison.places.verbs import sizes, stamp
+from cloison.places.verbs import stamp
 
 __all__ = ["borrowed", "copy_of", "fetched", "forget", "local_folder", "scratch"]
 

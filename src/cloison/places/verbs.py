@@ -1,10 +1,9 @@
-"""What is done with places: listed, measured, read, put, removed; one verb for the local disk and all other file systems."""
+"""What is done with places: measured, read, put, removed; one verb for the local disk and all other file systems."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,24 +12,28 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cloison.errors import InputError
+from cloison.places.listing import below
 from cloison.places.remote import Place, Remote, tried
 
 __all__ = [
     "absolute",
-    "below",
     "beside",
     "create",
-    "found",
     "put",
     "read",
     "remove",
     "remove_tree",
     "size",
-    "sizes",
     "stamp",
     "together",
 ]
 
+
+_IDENTITY = (
+    *("size", "ETag", "etag", "md5Hash", "crc32c", "content_md5", "generation", "VersionId"),
+    *("LastModified", "last_modified", "mtime", "modified", "created", "updated"),
+)
+"""What stores say of an object that is another when the object is."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -49,39 +52,6 @@ def together(do: Callable[[T], R], things: Sequence[T], *, far: bool, near: int 
         return [do(thing) for thing in things]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(do, things))
-
-
-_IDENTITY = (
-    *("size", "ETag", "etag", "md5Hash", "crc32c", "content_md5", "generation", "VersionId"),
-    *("LastModified", "last_modified", "mtime", "modified", "created", "updated"),
-)
-"""What stores say of an object that is another when the object is."""
-
-
-def sizes(folder: Place) -> dict[str, int]:
-    """Return the names and sizes in bytes of the files in ``folder``, and its folders' names with -1; {} for none.
-
-    Cost: one listing.
-    """
-    if isinstance(folder, Path):
-        out = {}
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):  # a link to nothing
-                    out[entry.name] = -1 if entry.is_dir() else entry.stat().st_size
-        return out
-
-    def request(system: Any, path: str) -> dict[str, int]:
-        within = f"{path.strip('/')}/"
-        found = [one for one in system.ls(path, detail=True) if str(one["name"]).lstrip("/").startswith(within)]
-        named = {str(one["name"]).lstrip("/")[len(within) :].rstrip("/"): one for one in found}
-        named.pop("", None)  # what some stores hold in place of a folder
-        return {name: -1 if one["type"] == "directory" else int(one["size"] or 0) for name, one in named.items()}
-
-    try:
-        return tried("listed", folder, request)
-    except FileNotFoundError:
-        return {}
 
 
 def size(at: Place) -> int | None:
@@ -157,46 +127,6 @@ def create(at: Remote, content: bytes) -> bool:
         return True
 
     return tried("written", at, request)
-
-
-def below(folder: Remote, depth: int | None = None) -> list[str]:
-    """Return the paths, below a remote folder and relative to it, of its files; [] for none.
-
-    Folder by folder, each listing tried again if it fails: the walks of fsspec leave out what they cannot list.
-
-    Args:
-        depth: parts that a path has at most; None: any number.
-    """
-    out: list[str] = []
-    waiting = [""]
-    while waiting:
-        inner = waiting.pop()
-        for name, size in sizes(folder / inner if inner else folder).items():
-            path = f"{inner}/{name}" if inner else name
-            if size >= 0:
-                out.append(path)
-            elif depth is None or path.count("/") + 1 < depth:
-                waiting.append(path)
-    return sorted(out, key=lambda path: path.split("/"))
-
-
-def found(pattern: str) -> list[str]:
-    """Return the URLs of the files below a remote folder, or of those that a remote glob matches, by path; [] for none."""
-    protocol, _, rest = pattern.rstrip("/").partition("://")
-    parts = rest.split("/")
-    plain = next((number for number, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
-    top = Remote(f"{protocol}://{'/'.join(parts[:plain])}")
-    wild = parts[plain:]
-    if not wild:
-        return [f"{top}/{path}" for path in below(top)]
-    from fsspec.utils import glob_translate
-
-    matches = re.compile(glob_translate("/".join(wild))).match
-    depth = None if any("**" in part for part in wild) else len(wild)
-    return [str(top / path) for path in below(top, depth) if matches(path)]
-
-
-_MAGIC = re.compile(r"[*?\[]")
 
 
 def remove(at: Place) -> None:
