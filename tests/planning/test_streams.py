@@ -35,24 +35,73 @@ def test_a_stream_gives_the_blocks_of_the_plan(lengths: list[int], ahead: int, a
     assert indices(blocks) == [ids.tolist() for ids, _, _ in plan]
 
 
-@settings(max_examples=60, deadline=None)
-@given(lengths=st.lists(st.integers(0, 30), max_size=60), ahead=st.integers(1, 20), done=st.integers(0, 20), data=st.data())
-def test_a_resumed_stream_goes_on_as_if_nothing_had_happened(
-    lengths: list[int], ahead: int, done: int, data: st.DataObject
+overflows = st.sampled_from(["truncate", "drop", "split"])
+long_lists = st.lists(st.integers(0, 30) | st.integers(31, 150), max_size=50)
+
+
+def letters(lengths: list[int]) -> list[list[int]]:
+    """Samples of which every token is told from every other."""
+    return [[index * 1000 + token for token in range(length)] for index, length in enumerate(lengths)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(lengths=long_lists, ahead=st.integers(1, 20), align=st.sampled_from([1, 5]), overflow=overflows)
+def test_samples_over_the_capacity_become_what_they_become_in_the_plan(
+    lengths: list[int], ahead: int, align: int, overflow: str
 ) -> None:
-    samples = samples_of(lengths)
-    whole = list(cloison.stream(samples, 32, look_ahead=ahead))
-    first = cloison.stream(samples, 32, look_ahead=ahead)
+    samples = letters(lengths)
+    blocks = cloison.stream(samples, 32, look_ahead=ahead, align=align, overflow=overflow)
+    found = []
+    for block in blocks:
+        assert len(blocks.starts) == len(block)
+        for (index, piece), start in zip(block, blocks.starts, strict=True):
+            assert piece == samples[index][start : start + len(piece)]
+        found.append([(index, start, len(piece)) for (index, piece), start in zip(block, blocks.starts, strict=True)])
+    if overflow == "drop" and not any(0 < length <= 32 // align * align for length in lengths):
+        assert found == []
+        return
+    plan = cloison.plan(lengths, 32, order="input", look_ahead=ahead, align=align, overflow=overflow)
+    assert found == [list(zip(*(part.tolist() for part in block), strict=True)) for block in plan]
+    state = blocks.state_dict()
+    told = {"truncate": "truncated", "drop": "dropped", "split": "split"}[overflow]
+    entry = plan.ledger.entries.get(told)
+    assert state[told] == (entry.samples if entry else 0) and state["pending"] == [] and state["rest"] is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(lengths=long_lists, ahead=st.integers(1, 20), done=st.integers(0, 20), overflow=overflows, data=st.data())
+def test_a_resumed_stream_goes_on_as_if_nothing_had_happened(
+    lengths: list[int], ahead: int, done: int, overflow: str, data: st.DataObject
+) -> None:
+    samples = letters(lengths)
+    options = {"look_ahead": ahead, "overflow": overflow}
+    whole = list(cloison.stream(samples, 32, **options))  # type: ignore[arg-type]
+    first = cloison.stream(samples, 32, **options)  # type: ignore[arg-type]
     begun = list(islice(first, done))
     seekable = data.draw(st.booleans())
     state = json.loads(json.dumps(first.state_dict(samples=not seekable)))
     if seekable:
-        second = cloison.stream([], 32, look_ahead=ahead)
+        second = cloison.stream([], 32, **options)  # type: ignore[arg-type]
         second.load_state_dict(state, source=lambda place: iter(samples[place:]))
     else:
-        second = cloison.stream(iter(samples[state["cursor"] :]), 32, look_ahead=ahead)
+        second = cloison.stream(iter(samples[state["cursor"] :]), 32, **options)  # type: ignore[arg-type]
         second.load_state_dict(state)
     assert begun + list(second) == whole
+    assert second.state_dict() == {**second.state_dict(), "cursor": len(lengths), "blocks": len(whole)}
+
+
+def test_what_is_no_sequence_is_cut_by_the_function_that_is_passed() -> None:
+    samples = [{"tokens": 7, "from": 0}, {"tokens": 2, "from": 0}]
+
+    def cut(sample: dict[str, int], start: int, stop: int) -> dict[str, int]:
+        return {"tokens": stop - start, "from": sample["from"] + start}
+
+    blocks = cloison.stream(samples, 4, overflow="split", length=lambda sample: sample["tokens"], cut=cut)
+    assert list(blocks) == [
+        [(0, {"tokens": 4, "from": 0})],
+        [(0, {"tokens": 3, "from": 4})],
+        [(1, {"tokens": 2, "from": 0})],
+    ]
 
 
 def test_a_stream_without_end_holds_only_what_it_looks_at() -> None:
@@ -94,7 +143,7 @@ def test_what_a_stream_refuses() -> None:
         list(cloison.stream(samples_of([3, 9]), 8))
     dropping = cloison.stream(samples_of([3, 9, 2]), 8, overflow="drop")
     assert indices(dropping) == [[0, 2]] and dropping.state_dict()["dropped"] == 1
-    for bad in ({"capacity": 0}, {"look_ahead": 0}, {"max_segments": 0}, {"align": 9}, {"overflow": "split"}):
+    for bad in ({"capacity": 0}, {"look_ahead": 0}, {"max_segments": 0}, {"align": 9}, {"overflow": "shorten"}):
         with pytest.raises(InputError):
             cloison.stream([], **{"capacity": 8, **bad})  # type: ignore[arg-type]
     stream = cloison.stream(samples_of([3, 3, 3]), 3)

@@ -13,7 +13,7 @@ class Outcome:
     """The end of a command.
 
     Attributes:
-        status: the exit status: 0 as it should be, 1 a finding.
+        status: the exit status: 0 as it should be, 1 a finding, 2 nothing of what was asked could be done.
         shown: what a person reads: a string, or anything that rich renders; None for nothing.
         plain: the same as plain data, for ``--json``.
     """

@@ -46,7 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> Outcome:
-    """Plan every capacity with every policy, and say what each gives."""
+    """Plan every capacity with every policy, and say what each gives. Where each of them is refused, the status is 2."""
     from cloison.planning import POLICIES
     from cloison.view.page import write_page
     from cloison.view.plan_page import plan_page
@@ -64,7 +64,8 @@ def run(args: Namespace) -> Outcome:
     summary = length_summary(lengths)
     if args.html is not None:
         write_page(plan_page(lengths, rows, " ".join(args.source)), args.html, replace=args.force)
-    return Outcome(0, plan_table(summary, rows), {"lengths": summary, "plans": rows})
+    status = 2 if all("refused" in row for row in rows) else 0
+    return Outcome(status, plan_table(summary, rows), {"lengths": summary, "plans": rows})
 
 
 def _numbers(words: str) -> list[int]:
