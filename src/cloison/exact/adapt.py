@@ -73,7 +73,7 @@ def adapt(
         keep_logits: False: where a batch has labels the output has its loss and no logits. The head runs on the rows of
             targets, a piece at a time, and [B, T, vocabulary] is never made; one more forward of the head is the price. Tried
             like all else, and refused where the loss or its gradients differ.
-        cache: a folder for certificates by key; a choice found there is tried first, and proven again.
+        cache: a folder for certificates by key, of choices among all rungs; one found there is tried first, and proven again.
         show: write the certificate's line to standard error.
 
     Raises:
@@ -88,7 +88,43 @@ def adapt(
     'd'
     """
     require("torch", "hf")
+    import torch
+
     _check(model, rungs, mixers, kernels)
+    ambient = _ambient(model)
+    with torch.inference_mode(False), torch.autocast(ambient.device, enabled=False):
+        found = _chosen(model, blocks, rungs, bidirectional, seed, mixers, kernels, cache, ambient)
+        if not keep_logits:
+            found = replace(found, head=_headless(model, found.way))
+    assert found.certificate is not None
+    if rungs == ORDER and mixers is None:  # a choice among fewer is none for the next call
+        remember(found.certificate.key, cache, found.certificate)
+    if show:
+        sys.stderr.write(f"cloison: {found.certificate.line()}\n")
+    return found
+
+
+def _ambient(model: torch.nn.Module) -> torch.autocast:
+    """Return the caller's autocast: ways are told apart without it, since its rounding hides more than theirs."""
+    import torch
+
+    device = next(model.parameters()).device.type
+    enabled = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.autocast(device, torch.get_autocast_dtype(device) if enabled else None, enabled=enabled)
+
+
+def _chosen(
+    model: torch.nn.Module,
+    blocks: Sequence[Block] | None,
+    rungs: str,
+    bidirectional: bool,
+    seed: int,
+    mixers: Sequence[str] | None,
+    kernels: Sequence[str] | None,
+    cache: str | Path | None,
+    ambient: torch.autocast,
+) -> Adapter:
+    """Return the adapter of the first way that is exact, or raise."""
     trial = trial_of(model, blocks, seed)
     key = Certificate(set_up(model), "", "", {}, {}, {}, (), "", ()).key
     ahead = trial.against.look_ahead(trial.model)
@@ -102,19 +138,15 @@ def adapt(
     if compiled(model):
         rungs = "".join(rung for rung in rungs if rung in "bc")
     tried: list[dict[str, Any]] = []
-    known = remembered(key, cache)
+    known = remembered(key, cache) if rungs == ORDER and mixers is None else None
     for way in _candidates(trial, rungs, known, mixers):
         missed = prove(trial, way, seed)
         if isinstance(missed, Proof):
             own = way if trial.model is model else named(model, trial.sample, trial.against.floor, way.choice)
-            found = _adapter(model, own, trial, missed, tried, kernels) if own is not None else "the model has no such way"
+            found = (
+                _adapter(model, own, trial, missed, tried, kernels, ambient) if own is not None else "the model has no such way"
+            )
             if isinstance(found, Adapter):
-                if not keep_logits:
-                    found = replace(found, head=_headless(model, own))
-                assert found.certificate is not None
-                remember(key, cache, found.certificate)
-                if show:
-                    sys.stderr.write(f"cloison: {found.certificate.line()}\n")
                 return found
             missed = {"way": way.name, "error": f"{trial.stand_in}, and not exact on the model itself: {found}"}
         tried.append(missed)
@@ -125,8 +157,7 @@ def adapt(
     )
 
 
-def _headless(model: torch.nn.Module, way: Way | None) -> Head:
-    assert way is not None
+def _headless(model: torch.nn.Module, way: Way) -> Head:
     wrong = ["it has no head that transformers names"]
     for head in heads_of(model):
         with in_eval(model):
@@ -154,6 +185,13 @@ def _check(model: Any, rungs: str, mixers: Sequence[str] | None, kernels: Sequen
         raise InputError("adapt takes a torch module.", f"It got a {type(model).__name__}.", "Pass the model itself.")
     if next((p for p in model.parameters() if p.is_floating_point()), None) is None:
         raise InputError("adapt takes a model with weights.", f"{type(model).__name__} has none.", "Pass the model itself.")
+    where = next((p.device.type for p in model.parameters() if p.device.type == "meta"), "")
+    if where or any(p.is_inference() for p in model.parameters()):
+        raise InputError(
+            "adapt runs the model, forward and backward.",
+            f"Weights are on {where}: they have no values." if where else "Weights were made under torch.inference_mode().",
+            "Load or make the model first, outside of it.",
+        )
     if not accepted(model, {"input_ids": None}):
         takes = ", ".join(inspect.signature(getattr(model, "_orig_mod", model).forward).parameters)
         raise InputError(
@@ -171,7 +209,7 @@ def _check(model: Any, rungs: str, mixers: Sequence[str] | None, kernels: Sequen
 
 def _candidates(trial: Trial, rungs: str, known: dict[str, Any] | None, mixers: Sequence[str] | None) -> Iterator[Way]:
     """Yield the remembered way (its kernel is tried anew), then those of the rungs."""
-    if known is not None and mixers is None:
+    if known is not None:
         with in_eval(trial.model):
             way = named(trial.model, trial.sample, trial.against.floor, known)
         if way is not None and way.rung in rungs:
@@ -186,7 +224,13 @@ def _candidates(trial: Trial, rungs: str, known: dict[str, Any] | None, mixers: 
 
 
 def _adapter(
-    model: torch.nn.Module, way: Way, trial: Trial, proof: Proof, tried: list[dict[str, Any]], kernels: Sequence[str] | None
+    model: torch.nn.Module,
+    way: Way,
+    trial: Trial,
+    proof: Proof,
+    tried: list[dict[str, Any]],
+    kernels: Sequence[str] | None,
+    ambient: torch.autocast,
 ) -> Adapter | str:
     """Return the adapter with its certificate, or what the way misses by on the model itself where a stand-in chose it."""
     untested = list(proof.report.certificate.get("not_tested", ()))
@@ -198,7 +242,10 @@ def _adapter(
         verdicts |= said(report, " on the model itself")
         untested.append("on the model itself: samples of more than 29 tokens, gradients (tested where the way was chosen)")
     device = next(model.parameters()).device.type
-    way, quick, missed = faster(model, way, trial, BY_DEVICE.get(device, ()) if kernels is None else kernels)
+    with ambient:  # in training the kernels get what it casts to
+        way, quick, missed = faster(model, way, trial, BY_DEVICE.get(device, ()) if kernels is None else kernels)
+    if ambient._enabled:
+        untested.append(f"under autocast to {str(ambient.fast_dtype).removeprefix('torch.')}: the way was chosen without it")
     if quick is not None:
         verdicts |= said(quick, f" with the kernel {way.kernel}")
     certificate = Certificate(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cloison.blocks import Block
 from cloison.errors import InputError
 from cloison.exact.batches import read_batch
-from cloison.exact.calling import logits_of
+from cloison.exact.calling import lock_of, logits_of
 from cloison.exact.certificate import Certificate, Vitals, check_vitals, vitals
 from cloison.exact.headless import Head
 from cloison.exact.router_loss import auxiliary, router_logits, wants_router_loss
@@ -66,7 +66,11 @@ class Adapter:
         """
         if self._vitals is None:
             raise InputError("this adapter runs no more.", "restore() gave its model back.", "Call cloison.adapt(model) again.")
-        check_vitals(self._vitals, self.model)
+        with lock_of(self.model):
+            return self._run(self._vitals, batch)
+
+    def _run(self, then: Vitals, batch: dict[str, Any]) -> Any:
+        check_vitals(then, self.model)
         items = batch.pop("num_items_in_batch", None)
         balanced = wants_router_loss(self.model, batch)
         packed = read_batch(batch)

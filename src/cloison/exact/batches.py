@@ -60,6 +60,12 @@ def read_batch(keywords: Mapping[str, Any]) -> PackedBatch:
             "None are given." if input_ids is None else f"The shape is {list(input_ids.shape)}.",
             "Pass what adapter.collate(blocks) returns.",
         )
+    if input_ids.is_floating_point() or input_ids.is_complex() or input_ids.numel() == 0:
+        raise InputError(
+            "input_ids are token ids, at least one.",
+            f"They are {list(input_ids.shape)} of {str(input_ids.dtype).removeprefix('torch.')}.",
+            "Pass what adapter.collate(blocks) returns.",
+        )
     rows, width = input_ids.shape
     stated = _stated(rest, rows, width)
     position_ids, attention_mask = rest.pop("position_ids", None), rest.pop("attention_mask", None)
@@ -186,6 +192,8 @@ def _check_labels(labels: Any, input_ids: Any, segments: Segments) -> None:
 
 
 def _lists(values: Any) -> list[Any]:
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise InputError("boundaries are numbers.", f"They are {values!r}.", "Pass what adapter.collate(blocks) returns.")
     if hasattr(values, "tolist"):
         values = values.tolist()
     return [list(entry) if isinstance(entry, tuple) else entry for entry in values]

@@ -2,7 +2,8 @@
 
 Nothing of this outlives the call: what is changed on the model is put back when the forward returns. A recomputation in the
 backward (gradient checkpointing, of either kind, on whatever thread) runs a closure that puts the same changes on again, with
-the boundaries of its own call, and off when it ends. No state is shared between calls.
+the boundaries of its own call, and off when it ends. No state is shared between calls, and calls of one model from several
+threads take turns.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from threading import Lock, RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from cloison.exact.kernels import SDPA
 from cloison.exact.sdpa_calls import answered
@@ -21,7 +24,7 @@ from cloison.segments import Segments
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Changes", "accepted", "balances", "call", "forget", "logits_of", "replaced"]
+__all__ = ["Changes", "accepted", "balances", "call", "forget", "lock_of", "logits_of", "replaced"]
 
 _CHECKPOINT = "_gradient_checkpointing_func"  # where transformers keeps a layer's checkpointing function (4.56 to 5.24)
 _IMPLEMENTATION = "_attn_implementation_internal"  # what config._attn_implementation reads
@@ -63,7 +66,7 @@ class Changes:
         def again(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
             def with_changes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
                 def changed(*inner: Any, **named: Any) -> Any:
-                    with self.on(model):
+                    with lock_of(model), self.on(model):
                         return function(*inner, **named)
 
                 return checkpoint(changed, *args, **kwargs)
@@ -80,6 +83,16 @@ class Changes:
                 if checkpoint is not None:
                     stack.enter_context(replaced(module, _CHECKPOINT, again(checkpoint)))
             yield
+
+
+_LOCKS: WeakKeyDictionary[Any, RLock] = WeakKeyDictionary()
+_FOR_LOCKS = Lock()
+
+
+def lock_of(model: torch.nn.Module) -> RLock:
+    """Return the lock that is held while ``model`` is changed: threads that share it take turns."""
+    with _FOR_LOCKS:
+        return _LOCKS.setdefault(model, RLock())
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cloison.exact.batches import read_batch
-from cloison.exact.calling import call, logits_of, replaced
+from cloison.exact.calling import call, lock_of, logits_of, replaced
 from cloison.exact.ways import Way
 from cloison.losses import token_mean
 from cloison.proof.blocks import synthetic, vocabulary
@@ -74,7 +74,12 @@ class Head:
             outputs = way.run(model, batch)
         hidden = logits_of(outputs)
         outputs.logits = None
-        return outputs, UnmadeLogits(hidden, lambda rows: self.logits(rows, kinds[0]), self.vocabulary)
+
+        def logits(rows: torch.Tensor) -> torch.Tensor:
+            with lock_of(model):  # also in the backward, on whatever thread
+                return self.logits(rows, kinds[0])
+
+        return outputs, UnmadeLogits(hidden, logits, self.vocabulary)
 
 
 def heads_of(model: torch.nn.Module) -> list[Head]:
