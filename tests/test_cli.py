@@ -84,6 +84,8 @@ def test_an_overlong_sample_is_status_2_with_the_three_parts(
         (("pack", "a.jsonl", "--out", "x"), "capacity"),
         (("pack", "a.jsonl", "--out", "x", "--capacity", "0"), "capacity"),
         (("pack", "a.jsonl", "--out", "x", "--capacity", "8", "--columns", "messages"), "NAME=VALUE"),
+        (("pack", "a.jsonl", "--out", "x", "--capacity", "8", "--address", "head:6379"), "Pass --engine ray, or no address."),
+        (("pack", "a.jsonl", "--dry-run", "--capacity", "8", "--workers", "0"), "workers is a number of processes"),
         (("show", "nowhere"), "must be a packed data set"),
         (("unpack", "nowhere", "x.jsonl"), "must be a packed data set"),
         (("unpack", "nowhere", "-"), "Name a file"),

@@ -38,7 +38,11 @@ WORDS = ["--capacity", str(SPEC.capacity), "--max-segments", "8", "--carry", "so
 def address() -> Iterator[str]:
     """The address of a cluster of two CPUs on this machine, which ends with the module."""
     pytest.importorskip("ray")
-    with pytest.MonkeyPatch.context() as patch:
+    short = tempfile.TemporaryDirectory(
+        prefix="r", dir="/tmp", ignore_cleanup_errors=True
+    )  # the names of sockets have little room
+    with short, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", short.name)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.delenv("RAY_ADDRESS", raising=False)
         from ray.cluster_utils import Cluster
@@ -424,7 +428,7 @@ def test_a_cluster_of_its_own_ends_with_the_run_and_with_its_driver(
     token_corpus: Path, tree: Tree, undisturbed: dict[str, str]
 ) -> None:
     pytest.importorskip("ray")
-    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as short:  # the names of sockets have little room
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as short:
         environment = {**os.environ, "RAY_TMPDIR": short}
         environment.pop("RAY_ADDRESS", None)
 

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +25,7 @@ from cloison.errors import ChangedError, CloisonError, InputError, ManifestError
 from cloison.packing.plain import error_from_plain, error_to_plain
 from cloison.packing.worker import ONE_THREAD, Done, do_job, publish, refusal
 from cloison.places import Place
+from cloison.store.files import PART, sweep
 
 __all__ = ["connected", "cpus", "run_jobs"]
 
@@ -32,6 +34,7 @@ _TRIES = 3
 
 _ANSWER_S = 5.0
 _LEAVE_S = 10.0
+_DYING_S = 0.5
 _STORE_BYTES = 80 << 20
 _NAMED = 5
 
@@ -144,7 +147,7 @@ def run_jobs(
                     report(Done(name, int(job["index"]), answer["seconds"], answer["node"], tries))
                 yield answer["record"]
     finally:
-        _end(cluster, list(under_way))
+        _end(cluster, list(under_way), scratch)
     if failed:
         raise _failure({"hash": "file", "tokenise": "chunk", "fill": "shard"}[name], failed, len(jobs))
 
@@ -208,14 +211,20 @@ def _failure(what: str, failed: Mapping[int, CloisonError], total: int) -> Clois
     return type(error)(error.asked, f"{error.found} {done}", error.remedy)
 
 
-def _end(ray: ModuleType, refs: list[Any]) -> None:
-    """Stop tasks that nobody waits for any more, and wait until they are gone: what they left is then removed."""
+def _end(ray: ModuleType, refs: list[Any], scratch: Place) -> None:
+    """Stop tasks that nobody waits for any more, and wait until they are gone and what they left can be removed."""
+    if not refs:
+        return
     for ref in refs:
         with suppress(Exception):
             ray.cancel(ref, force=True)
-    if refs:
-        with suppress(Exception):
-            ray.wait(refs, num_returns=len(refs), timeout=_LEAVE_S)
+    with suppress(Exception):
+        ray.wait(refs, num_returns=len(refs), timeout=_LEAVE_S)
+    time.sleep(_DYING_S)  # a task is over for Ray a moment before its process is
+    deadline = time.monotonic() + _LEAVE_S
+    while isinstance(scratch, Path) and any(scratch.glob(f"*{PART}")) and time.monotonic() < deadline:
+        sweep(scratch)
+        time.sleep(_DYING_S / 5)
 
 
 def _answers(address: str) -> None:

@@ -22,7 +22,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_source_arguments(parser)
     parser.add_argument("--out", metavar="DIR", help="the data set's folder, new or empty; needed unless --dry-run")
     add_spec_arguments(parser)
-    parser.add_argument("--engine", choices=("local", "ray"), default="local", help="where the work runs (default: local)")
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="where the work runs (default: local); on ray, --workers are tasks at once (default: all)",
+    )
     parser.add_argument(
         "--address", metavar="HOST:PORT", help="the Ray cluster, or auto (default: RAY_ADDRESS, else one on this machine)"
     )
