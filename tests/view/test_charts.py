@@ -36,3 +36,15 @@ def test_trace_draws_its_reference_in_the_frame() -> None:
     chart = trace([1.0, 3.0], "step", "said", reference=2.0)
     assert 0 < chart["reference"] < chart["height"]
     assert chart["points"].count(",") == 2
+
+
+def test_lines_share_a_logarithmic_scale() -> None:
+    from cloison.view.charts import lines
+
+    drawn = lines({"one": [10.0, 1.0, 0.1], "two": [1.0, 1.0, 1.0]}, "step", "said", height=200)
+    assert [level["text"] for level in drawn["levels"]] == ["0.1", "1", "10"]
+    assert [level["y"] for level in drawn["levels"]] == [200, 100, 0]
+    points = {line["name"]: line["points"].split() for line in drawn["lines"]}
+    assert points["one"] == ["50.0,0.0", "385.0,100.0", "720.0,200.0"]
+    assert [point.split(",")[1] for point in points["two"]] == ["100.0"] * 3
+    assert lines({}, "step", "nothing")["lines"] == []

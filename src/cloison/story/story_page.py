@@ -22,12 +22,15 @@ from cloison.story.telling import (
     verdict_rows,
     watched_rows,
 )
-from cloison.view.charts import trace
+from cloison.view.charts import lines
 from cloison.view.page import render_page
 from cloison.view.tables import table
 from cloison.view.verdict import verdict_section
 
 __all__ = ["story_page"]
+
+_SMOOTHED = 5
+"""Steps of training that make a point of the drawn lines."""
 
 
 def story_page(story: Story) -> str:
@@ -55,12 +58,12 @@ def story_page(story: Story) -> str:
                     table(f"{near}: loss by place", PLACES, place_rows(story, near)),
                 ],
                 [
-                    trace(
-                        np.mean([result.training_loss for result in story.of(setup, near)], axis=0),
-                        "step",
-                        f"Training loss of the set-up “{setup}”, {near} neighbours, mean over seeds.",
+                    lines(
+                        {setup: _smooth(story, setup, near) for setup in SETUPS},
+                        f"{_SMOOTHED} steps",
+                        f"What the dashboard shows with {near} neighbours: the training loss of each set-up, mean over seeds "
+                        f"and {_SMOOTHED} steps, on a logarithmic scale. Dashed lines may lie on whole ones.",
                     )
-                    for setup in SETUPS
                 ],
             )
         )
@@ -82,6 +85,13 @@ def story_page(story: Story) -> str:
     return render_page("What packing does when nobody looks", f"{len(story.results)} runs", sections)
 
 
+def _smooth(story: Story, setup: str, neighbours: str) -> Any:
+    """The training loss of ``setup``, mean over its seeds and over every few steps."""
+    losses = np.mean([result.training_loss for result in story.of(setup, neighbours)], axis=0)
+    whole = max(losses.size // _SMOOTHED, 1) * _SMOOTHED
+    return np.resize(losses, whole).reshape(-1, _SMOOTHED).mean(axis=1)
+
+
 def _meaning(neighbours: str) -> str:
     if neighbours == "related":
         return (
@@ -90,5 +100,5 @@ def _meaning(neighbours: str) -> str:
     return "Unrelated: all samples are shuffled, so that neighbours know nothing of each other."
 
 
-def _part(title: str, said: list[str], tables: list[Any], traces: list[Any] | None = None) -> dict[str, Any]:
-    return {"title": title, "said": said, "tables": tables, "traces": traces or []}
+def _part(title: str, said: list[str], tables: list[Any], drawn: list[Any] | None = None) -> dict[str, Any]:
+    return {"title": title, "said": said, "tables": tables, "charts": drawn or []}

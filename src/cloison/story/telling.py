@@ -59,21 +59,19 @@ def dashboard_rows(story: Story, neighbours: str) -> list[tuple[str, ...]]:
 
 
 def growth_rows(story: Story, neighbours: str) -> list[tuple[str, ...]]:
-    """Return a row a block size of the plain causal mask, on the first seed."""
+    """Return a row a block size of the plain causal mask, on the first seed, below the samples alone."""
     seed = story.configuration.seeds[0]
-    rows: list[tuple[str, ...]] = []
-    for size in story.configuration.block_sizes:
-        for r in story.of("plain causal", neighbours, size):
-            if r.run.seed == seed:
-                loss = float(np.mean(r.training_loss[-_LAST_STEPS:]))
-                rows.append((str(size), f"{loss:.2f}", f"{r.answer_loss:.2f}", f"{r.held_out_loss:.2f}"))
-    return rows
+    found = [("1 (alone)", r) for r in story.of("alone", neighbours)]
+    found += [(str(size), r) for size in story.configuration.block_sizes for r in story.of("plain causal", neighbours, size)]
+    return [
+        (size, _loss(_dashboard([r])), _loss(r.answer_loss), _loss(r.held_out_loss)) for size, r in found if r.run.seed == seed
+    ]
 
 
 def place_rows(story: Story, neighbours: str) -> Sequence[tuple[str, ...]]:
     """Return a row a packed set-up: the loss of answers by place in the block, as training sees it, mean over seeds."""
     return [
-        (setup, "  ".join(f"{value:.2f}" for value in np.mean([r.loss_by_place for r in found], axis=0)))
+        (setup, "  ".join(_loss(value) for value in np.mean([r.loss_by_place for r in found], axis=0)))
         for setup in SETUPS
         if setup != "alone" and (found := story.of(setup, neighbours))
     ]
@@ -132,12 +130,18 @@ def effects(story: Story, neighbours: str) -> list[str]:
         wrong = [r for r in story.of(setup, neighbours) if r.run.seed not in lost]
         if not wrong or not right:
             continue
-        worse = min(r.answer_loss for r in wrong) > max(r.answer_loss for r in right)
+        worse = [
+            f"{name} {_range(bad)} where packed has {_range(good)}"
+            for name, bad, good in (
+                ("answers", [r.answer_loss for r in wrong], [r.answer_loss for r in right]),
+                ("a held-out question", [r.held_out_loss for r in wrong], [r.held_out_loss for r in right]),
+            )
+            if min(bad) > max(good)
+        ]
         hidden = _dashboard(wrong) <= _dashboard(right) * 1.1
-        said.append(
-            f"{setup}: {'worse in evaluation on every seed' if worse else 'no damage shows in evaluation'}, "
-            f"{'and the training loss gives no warning' if hidden else 'and the training loss is higher too'}."
-        )
+        damage = f"worse in evaluation on every seed ({', '.join(worse)})" if worse else "no damage shows in evaluation"
+        told = "the training loss gives no warning" if hidden else "the training loss is higher too"
+        said.append(f"{setup}: {damage}; {told}.")
     return said
 
 
@@ -163,10 +167,10 @@ def told_view(story: Story, page: str) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    def drawn(heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
+    def drawn(heads: Sequence[str], rows: Sequence[tuple[str, ...]], numbers: bool = True) -> Table:
         out = Table(box=None, pad_edge=False)
-        for head in heads:
-            out.add_column(head)
+        for index, head in enumerate(heads):
+            out.add_column(head, justify="right" if numbers and index else "left")
         for row in rows:
             out.add_row(*row)
         return out
@@ -174,14 +178,17 @@ def told_view(story: Story, page: str) -> Any:
     first, most = rounding(story)
     parts: list[Any] = [
         Rule("who names the fault", align="left"),
-        drawn(VERDICTS, verdict_rows(story)),
+        drawn(VERDICTS, verdict_rows(story), numbers=False),
     ]
     for near in story.configuration.neighbours:
         parts += [
             Rule(f"{near} neighbours: the dashboard, and what is true", align="left"),
             drawn(DASHBOARD, dashboard_rows(story, near)),
+            Text(),
             drawn(GROWTH, growth_rows(story, near)),
-            drawn(PLACES, place_rows(story, near)),
+            Text(),
+            drawn(PLACES, place_rows(story, near), numbers=False),
+            Text(),
             *map(Text, effects(story, near)),
         ]
     parts += [
@@ -197,5 +204,10 @@ def _dashboard(found: Sequence[Result]) -> float:
 
 
 def _range(values: Sequence[Any]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f}-{high:.2f}"
+    low, high = _loss(min(values)), _loss(max(values))
+    return low if low == high else f"{low}-{high}"
+
+
+def _loss(value: float) -> str:
+    """Two digits after the point, three where the first of them is 0."""
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["bars", "strips", "trace"]
+__all__ = ["bars", "lines", "strips", "trace"]
 
 COLOURS = 8
 """Segments take these many colours in turn (style.css: c0..c7)."""
 
 _WIDTH = 720
+_MARGIN = 50
 
 
 def bars(values: npt.ArrayLike, unit: str, said: str, count: int = 48, height: int = 120) -> dict[str, Any]:
@@ -91,6 +92,25 @@ def trace(values: npt.ArrayLike, unit: str, said: str, reference: float | None =
         "unit": unit,
         "said": said,
     }
+
+
+def lines(series: Mapping[str, npt.ArrayLike], unit: str, said: str, height: int = 220) -> dict[str, Any]:
+    """Return lines over one another on a logarithmic scale: ``series`` are name and positive values [n] each, [n] alike."""
+    logs = {name: np.log10(np.maximum(np.asarray(values, np.float64), 1e-6)) for name, values in series.items()}
+    low = np.floor(min((float(v.min()) for v in logs.values() if v.size), default=0))
+    high = np.ceil(max((float(v.max()) for v in logs.values() if v.size), default=1))
+    span, inner = max(high - low, 1), _WIDTH - _MARGIN
+    drawn = []
+    for index, (name, values) in enumerate(logs.items()):
+        xs = _MARGIN + np.linspace(0, inner, max(values.size, 2))[: values.size]
+        ys = height * (high - values) / span
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
+        drawn.append({"name": name, "colour": index % COLOURS, "points": points})
+    count = max((v.size for v in logs.values()), default=0)
+    ticks = [{"x": _MARGIN, "anchor": "start", "text": "0"}, {"x": _WIDTH, "anchor": "end", "text": f"{max(count - 1, 0):,}"}]
+    levels = [{"y": round(height * (high - k) / span, 1), "text": f"{10.0**k:g}"} for k in np.arange(low, high + 1)]
+    sizes = {"width": _WIDTH, "height": height, "margin": _MARGIN}
+    return sizes | {"lines": drawn, "levels": levels, "ticks": ticks, "unit": unit, "said": said}
 
 
 def _ticks(first: str, last: str) -> list[dict[str, Any]]:
