@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.places.server import ObjectStore, serving
+
+settings.register_profile("untimed", deadline=None)  # no test is timed: a busy machine fails none
+settings.load_profile("untimed")
 
 
 def _shared() -> Path | None:
