@@ -169,3 +169,23 @@ def test_a_target_across_a_boundary_is_refused_in_training_too():
     batch["labels"] = batch["input_ids"].clone()
     with pytest.raises(BoundaryError, match="are no targets"):
         adapter(**batch)
+
+
+@pytest.mark.parametrize("name", ["llama", "bart"])
+def test_what_an_adapter_trains_is_read_from_its_loss_whatever_layout_ran(name):
+    """The loss of a call is `loss_of` its outputs: substituting those shows every target, also where samples run in rows."""
+    from cloison.proof.judging import judge
+
+    adapter = adapt(tiny_model(name)[0].train(), show=False)
+
+    class Whole(torch.nn.Module):
+        def forward(self, **batch):
+            return adapter(**batch)
+
+    blocks = helpers.blocks_of()
+    batch = adapter.collate(blocks)
+    verdict, findings = judge(Whole(), batch, blocks, adapter.loss_of)
+    assert (verdict.status, findings) == ("right", []) or "not judged" in verdict.summary, verdict
+    assert f"{sum(block.num_targets for block in blocks)} targets read" in verdict.summary
+    labels = batch.pop("labels")
+    torch.testing.assert_close(adapter.loss_of(adapter(**batch), {"labels": labels}), adapter(**batch, labels=labels).loss)

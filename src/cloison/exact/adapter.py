@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -85,13 +85,22 @@ class Adapter:
             return outputs
         loss = None
         if packed.labels is not None:
-            logits = logits_of(outputs) if logits is None else logits
-            loss = token_mean(logits, packed.labels, packed.loss_weights, denominator=items)
+            asked = {"labels": packed.labels, "loss_weights": packed.loss_weights, "num_items_in_batch": items}
+            loss = self.loss_of(outputs if logits is None else logits, asked)
         if balanced:
             aux, coefficient = auxiliary(self.model, self.way, packed, found)
             outputs.aux_loss = aux
             loss = None if loss is None else loss + coefficient * aux
         return _with_loss(outputs, loss)
+
+    def loss_of(self, outputs: Any, batch: Mapping[str, Any]) -> torch.Tensor:
+        """Return the loss that a call gives for ``outputs`` and the ``labels`` of ``batch`` (the loss of balance aside).
+
+        ``outputs``: what a call without labels returned, or its logits.
+        """
+        logits = logits_of(outputs) if not hasattr(outputs, "cross_entropy") else outputs
+        items = batch.get("num_items_in_batch")
+        return token_mean(logits, batch["labels"], batch.get("loss_weights"), denominator=items)
 
     def collate(self, blocks: Iterable[Block] | Block) -> dict[str, Any]:
         """Return the batch of ``blocks`` in the layout that suits the way, boundaries included, for ``adapter(**batch)``."""
