@@ -14,7 +14,7 @@ help:           ## this list
 demo: $(VENV)/.demo  ## the main job and its proof, on data that every machine has
 	$(BIN)/cloison demo --out demo
 
-story: $(VENV)/.demo ## train a small model under five set-ups, and see what the dashboard does not show (10 to 15 minutes)
+story: $(VENV)/.demo ## train a small model under five set-ups, and see what the dashboard does not show (5 to 6 minutes on 2 cores)
 	$(BIN)/cloison demo --story --out demo
 
 test: $(VENV)/.ready ## lint, layers, types and all tests: what CI runs

@@ -21,7 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--story",
         action="store_true",
-        help="train a small model under five set-ups and show what is true (10 to 15 minutes on 2 cores)",
+        help="train a small model under five set-ups and show what is true (5 to 6 minutes on 2 cores)",
     )
 
 
