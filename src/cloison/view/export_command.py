@@ -12,7 +12,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of ``cloison export``."""
-    parser.add_argument("source", metavar="DIR", help="a packed data set")
+    parser.add_argument("source", metavar="DIR", help="a packed data set, its folder or URL")
     parser.add_argument("dest", metavar="DEST", help="a new or empty folder")
     parser.add_argument("--to", required=True, choices=sorted(TARGETS), help="the format")
     parser.add_argument(

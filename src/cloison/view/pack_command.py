@@ -20,7 +20,7 @@ __all__ = ["add_arguments", "default_workers", "run"]
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of ``cloison pack``."""
     add_source_arguments(parser)
-    parser.add_argument("--out", metavar="DIR", help="the data set's folder, new or empty; needed unless --dry-run")
+    parser.add_argument("--out", metavar="DIR", help="the data set's folder or URL, new or empty; needed unless --dry-run")
     add_spec_arguments(parser)
     parser.add_argument(
         "--engine",

@@ -14,7 +14,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of ``cloison show``."""
-    parser.add_argument("path", metavar="DIR", help="a packed data set")
+    parser.add_argument("path", metavar="DIR", help="a packed data set, its folder or URL")
     parser.add_argument("--block", type=int, metavar="I", help="which block; negative from the end (default: 0)")
     parser.add_argument(
         "--tokenizer",

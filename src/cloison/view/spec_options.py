@@ -37,7 +37,7 @@ _FLAGS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 def add_source_arguments(parser: ArgumentParser) -> None:
     """Add SOURCE and what reading and tokenising need."""
-    parser.add_argument("source", nargs="+", metavar="SOURCE", help="files, folders or globs; - is standard input")
+    parser.add_argument("source", nargs="+", metavar="SOURCE", help="files, folders, globs or URLs; - is standard input")
     parser.add_argument("--tokenizer", metavar="T", help="a folder with tokenizer.json (not needed for token ids)")
     parser.add_argument("--tokens", metavar="DIR", help="where tokens are kept for the next run (default: tokens/ beside OUT)")
     parser.add_argument("--on-error", choices=("raise", "skip"), default="raise", help="what a broken record does")

@@ -18,7 +18,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of ``cloison unpack``."""
-    parser.add_argument("path", metavar="DIR", help="a packed data set")
+    parser.add_argument("path", metavar="DIR", help="a packed data set, its folder or URL")
     parser.add_argument("dest", metavar="DEST", help="the file of JSON lines to write")
     parser.add_argument("--force", action="store_true", help="replace DEST if it is there")
     parser.add_argument("--tokenizer", metavar="T", help="add the text of each sample, decoded by this tokenizer")

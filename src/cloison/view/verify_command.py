@@ -24,7 +24,11 @@ _SIGNALS = ("none", "positions", "positions-ones", "mask4d", "mask4d-bool", "fla
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of ``cloison verify``."""
     parser.add_argument("model", metavar="MODEL", help="a folder with weights, a config.json, or a model type as gpt_oss")
-    parser.add_argument("--data", metavar="DIR", help="a packed data set to take blocks from (default: awkward synthetic ones)")
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="a packed data set to take blocks from, its folder or URL (default: awkward synthetic ones)",
+    )
     parser.add_argument("--blocks", type=int, default=2, metavar="N", help="how many of its blocks (default: 2)")
     parser.add_argument("--attn", metavar="IMPL", help="attention: eager, sdpa, flex_attention, flash_attention_2, ...")
     parser.add_argument(
