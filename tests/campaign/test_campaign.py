@@ -13,7 +13,7 @@ from cloison import PackSpec, pack
 from cloison.errors import ChangedError, RecordError
 from cloison.packing import begun, job
 from cloison.packing import tokens as tokens_module
-from tests.campaign.changed_sources import CHANGES, changed_run
+from tests.campaign.changed_sources import changed_run
 from tests.campaign.full_disks import full_run
 from tests.campaign.kills import killed_run
 from tests.campaign.read_errors import failed_run, hooked_run, write_kinds
@@ -31,7 +31,7 @@ def tokenizer() -> str:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_source(tmp_path_factory.mktemp("source") / "source", records=12)
+    return write_source(tmp_path_factory.mktemp("source") / "source", files=6, records=12)
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +44,11 @@ def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return tree(folder), time.monotonic() - began
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_run_goes_on_to_the_same_bytes_and_does_nothing_twice(
-    source: Path, tmp_path: Path, undisturbed: tuple[dict[str, str], float], workers: int
+    source: Path, tmp_path: Path, undisturbed: tuple[dict[str, str], float]
 ) -> None:
     expected, length = undisturbed
-    wrong, _ = killed_run(Job(source, tmp_path / "run", workers), expected, np.random.default_rng(workers), length, 2)
+    wrong, _ = killed_run(Job(source, tmp_path / "run", 2), expected, np.random.default_rng(2), length, 2)
     assert not wrong
 
 
@@ -71,7 +70,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str
     return content, tree(folder / "undisturbed")
 
 
-@pytest.mark.parametrize(("name", "read", "workers"), [("b.json", 3, 2), ("c.jsonl.gz", 2, 1)])
+@pytest.mark.parametrize(("name", "read", "workers"), [("c.jsonl.gz", 2, 2)])
 def test_a_read_that_fails_names_its_file(
     kinds: tuple[Path, dict[str, str]], tmp_path: Path, name: str, read: int, workers: int
 ) -> None:
@@ -88,13 +87,11 @@ def test_a_failing_disk_is_said_and_the_run_goes_on_when_it_is_mended(
     assert not wrong and failing >= 3
 
 
-@pytest.mark.parametrize(("change", "after"), [("swap a letter", 0.3), ("add", 1.0)])
 def test_sources_that_changed_between_the_runs_are_refused(
-    source: Path, tmp_path: Path, undisturbed: tuple[dict[str, str], float], change: str, after: float
+    source: Path, tmp_path: Path, undisturbed: tuple[dict[str, str], float]
 ) -> None:
-    wrong, _ = changed_run(Job(source, tmp_path / "run"), undisturbed[0], change, "part-03.jsonl", after)
+    wrong, _ = changed_run(Job(source, tmp_path / "run"), undisturbed[0], "swap a letter", "part-03.jsonl", 0.3)
     assert not wrong
-    assert change in CHANGES
 
 
 def test_after_an_error_mended_sources_are_no_change(tmp_path: Path) -> None:
