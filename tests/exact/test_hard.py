@@ -169,3 +169,36 @@ def test_weights_without_values_are_refused():
     usual = tiny_model("llama")[0]
     with torch.inference_mode():
         assert adapt(usual, show=False).way.rung == "d"
+
+
+@pytest.mark.parametrize("rungs", ["f", "g"])
+def test_rows_of_samples_are_verified_like_any_other_layout(rungs):
+    """Gradients and targets have the index of the rows that ran, found by their ids."""
+    from cloison.proof.verify import verify
+
+    report = verify(adapt(tiny_model("llama")[0].train(), rungs=rungs, show=False))
+    said = {verdict.experiment: verdict for verdict in report.verdicts}
+    assert said["gradients"].summary == "exactly zero in all 56 cells"
+    assert "targets read from the cross entropy loss by substituting the output" in said["targets"].summary
+
+
+def test_a_backward_that_leaks_is_seen_in_rows_too():
+    """A row that is joined to the next one in the backward alone: the forward is right, and no perturbation sees it."""
+    from cloison.proof.verify import verify
+
+    adapter = adapt(tiny_model("llama")[0].train(), rungs="f", show=False)
+
+    class Joined(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, hidden):
+            return hidden.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient + 0.1 * gradient.roll(1, 0)
+
+    first = adapter.model.model.layers[0]
+    handle = first.register_forward_pre_hook(lambda _, args: (Joined.apply(args[0]), *args[1:]))
+    said = {verdict.experiment: verdict for verdict in verify(adapter).verdicts}
+    handle.remove()
+    assert (said["isolation"].status, said["gradients"].status) == ("exact", "leak")

@@ -39,27 +39,26 @@ def prove(trial: Trial, way: Way, seed: int) -> Proof | dict[str, Any]:
         return missed
     adapter = Adapter(trial.model, way)
     report = verify(adapter, trial.blocks, seed=seed, bidirectional=True, fix=False)
-    wrong = _wrong(report, way)
+    wrong = _wrong(report)
     if wrong and _within_reach(report, wrong):
         other = synthetic(getattr(trial.model, "config", None), seed=seed + 1) if trial.synthetic else trial.blocks
         report = verify(adapter, other, seed=seed + 1, bidirectional=True, fix=False)
-        wrong = _wrong(report, way)
+        wrong = _wrong(report)
     if not wrong and "below" in way.choice:  # the other half of this way: batches in which no sample passes the limit
         few = short_blocks(trial.blocks, SHORT_TOKENS)
-        wrong = _wrong(verify(adapter, few, seed=seed, bidirectional=True, fix=False), way)
+        wrong = _wrong(verify(adapter, few, seed=seed, bidirectional=True, fix=False))
     if wrong:
         return missed | {"error": "; ".join(f"{verdict.experiment}: {verdict.summary}" for verdict in wrong)}
     return Proof(found, report)
 
 
-def _wrong(report: VerifyReport, way: Way) -> list[Verdict]:
-    """Return the verdicts that speak against ``way``.
+def _wrong(report: VerifyReport) -> list[Verdict]:
+    """Return the verdicts that speak against a way.
 
-    Looking ahead was tested on the samples alone. The gradients to the input embeddings count where they could be taken: where
-    a way unpacks to rows, embeddings have another index than the batch, and the parameters' gradients (in equality) stand for
-    them.
+    Looking ahead was tested on the samples alone. The gradients to the input embeddings count where they could be taken; the
+    parameters' gradients, in equality, always.
     """
-    decide = {"isolation": _WRONG, "equality": _WRONG, "gradients": () if way.rung in "fg" else ("leak",)}
+    decide = {"isolation": _WRONG, "equality": _WRONG, "gradients": ("leak",)}
     return [verdict for verdict in report.verdicts if verdict.status in decide.get(verdict.experiment, ())]
 
 
@@ -84,7 +83,7 @@ def holds_on(model: torch.nn.Module, way: Way) -> tuple[VerifyReport, str]:
     ids = vocabulary(getattr(model, "config", None))
     blocks = synthetic(None, vocab_size=int(ids.max()) + 1)
     report = verify(Adapter(model, way), blocks, bidirectional=True, fix=False, gradients=False)
-    return report, "; ".join(f"{verdict.experiment}: {verdict.summary}" for verdict in _wrong(report, way))
+    return report, "; ".join(f"{verdict.experiment}: {verdict.summary}" for verdict in _wrong(report))
 
 
 def said(report: VerifyReport | None, where: str = "") -> dict[str, str]:

@@ -17,7 +17,7 @@ from cloison.blocks import Block
 from cloison.errors import InputError
 from cloison.proof.blocks import bounds
 from cloison.proof.isolation import MATRIX_SEGMENTS, Influence, codes
-from cloison.proof.run import Subject
+from cloison.proof.run import Outputs, Subject
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -52,13 +52,18 @@ def embedding_of(module: nn.Module) -> nn.Module:
 
 @contextmanager
 def watched_embeddings(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Make the output of the input embeddings a leaf that wants a gradient; the list holds it after the forward."""
+    """Make the output of the input embeddings a leaf that wants a gradient; the list holds it after the forward.
+
+    A leaf carries the ids that it is of, as its attribute ``ids``: None where the embeddings were given something else.
+    """
     seen: list[Tensor] = []
 
     def hook(inner: nn.Module, args: Any, output: Tensor) -> Tensor:
-        leaf = output.detach().requires_grad_(True)
+        leaf: Any = output.detach().requires_grad_(True)
+        leaf.ids = args[0] if args and getattr(args[0], "shape", None) == output.shape[:-1] else None
         seen.append(leaf)
-        return leaf.clone()  # some models scale what they get in place
+        scaled: Tensor = leaf.clone()  # some models scale what they get in place
+        return scaled
 
     handle = embedding_of(module).register_forward_hook(hook)
     try:
@@ -89,7 +94,7 @@ def gradient_influence(subject: Subject, run: Callable[[Sequence[Block]], Any], 
         if not seen:
             raise InputError("gradients are taken to the input embeddings.", "The forward did not use them.", "Skip gradients.")
         leaves = list(seen)
-        _same_index(leaves, outputs.batch.get("input_ids"))
+        at = _places(leaves, outputs, blocks)
         logits = outputs.logits
         signs = torch.randint(0, 2, logits.shape, generator=torch.Generator().manual_seed(0)).to(logits) * 2 - 1
         finite = torch.where(torch.isfinite(logits), logits, 0.0)
@@ -103,9 +108,9 @@ def gradient_influence(subject: Subject, run: Callable[[Sequence[Block]], Any], 
                 wanted[places[destination]] = 1.0
             gradients = torch.autograd.grad(rows, leaves, grad_outputs=wanted, retain_graph=True, allow_unused=True)
             size = np.zeros(sum(place.stop - place.start for place in places))
-            for gradient in gradients:
+            for gradient, (tokens, index) in zip(gradients, at, strict=True):
                 if gradient is not None:
-                    size = np.maximum(size, _by_token(gradient, outputs.places, size.size))
+                    size[tokens] = np.maximum(size[tokens], _sizes(gradient, index, len(size[tokens])))
             return np.array([float(size[place].max()) for place in places])
 
         fired = False
@@ -127,21 +132,52 @@ def gradient_influence(subject: Subject, run: Callable[[Sequence[Block]], Any], 
     return Influence(found / scale, 0.0, 0.0, backwards)
 
 
-def _same_index(leaves: Sequence[Tensor], ids: Any) -> None:
-    if ids is None:
-        return
-    for leaf in leaves:
-        if leaf.shape[:-1].numel() != ids.numel() or leaf.shape[-2] != ids.shape[-1]:
-            raise InputError(
-                "embeddings must have the index of the batch's ids.",
-                f"They are {list(leaf.shape)} for ids of {list(ids.shape)}: the samples run in rows of their own.",
-                "The parameter gradients of equality cover the backward.",
-            )
+Places = tuple[Any, npt.NDArray[np.int64] | None]
+"""Which tokens, in packed order, and where they lie in a leaf; None: in order."""
 
 
-def _by_token(gradient: Tensor, at: npt.NDArray[np.int64] | None, tokens: int) -> npt.NDArray[np.float64]:
+def _places(leaves: Sequence[Tensor], outputs: Outputs, blocks: Sequence[Block]) -> list[Places]:
+    """Return where the tokens of ``blocks`` lie in each leaf: as in the batch, or in rows of their own.
+
+    Raises:
+        InputError: the leaves have neither index.
+    """
+    ids = outputs.batch.get("input_ids")
+    if ids is None or all(leaf.shape[:-1].numel() == ids.numel() and leaf.shape[-2] == ids.shape[-1] for leaf in leaves):
+        return [(slice(None), outputs.places)] * len(leaves)
+    rows = [_in_rows(leaf, blocks) for leaf in leaves]
+    told = np.sort(np.concatenate([tokens for tokens, _ in rows]))
+    if not np.array_equal(told, np.arange(told.size)) or told.size != sum(block.num_tokens for block in blocks):
+        raise InputError(
+            "embeddings must have the index of the batch's ids, or a row for each sample.",
+            f"They are {', '.join(str(list(leaf.shape)) for leaf in leaves[:3])} for ids of {list(ids.shape)}.",
+            "The parameter gradients of equality cover the backward.",
+        )
+    return list(rows)
+
+
+def _in_rows(leaf: Any, blocks: Sequence[Block]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return (tokens, places) of the samples that have a row of ``leaf`` to themselves, by their ids."""
+    none = np.zeros(0, np.int64)
+    if leaf.ids is None:
+        return none, none
+    ids = leaf.ids.detach().cpu().numpy().reshape(-1, leaf.shape[-2])
+    samples = [sample.input_ids for block in blocks for sample in block.samples()]
+    starts = np.cumsum([0, *map(len, samples)])
+    free = sorted(range(len(samples)), key=lambda s: -len(samples[s]))  # the longest first: one may begin like another
+    tokens, at = [none], [none]
+    for row, line in enumerate(ids):
+        own = next((s for s in free if np.array_equal(line[: len(samples[s])], samples[s])), None)
+        if own is not None:
+            free.remove(own)
+            tokens.append(np.arange(starts[own], starts[own + 1]))
+            at.append(row * ids.shape[1] + np.arange(len(samples[own])))
+    return np.concatenate(tokens), np.concatenate(at)
+
+
+def _sizes(gradient: Tensor, at: npt.NDArray[np.int64] | None, tokens: int) -> npt.NDArray[np.float64]:
     sizes = gradient.detach().abs().amax(-1).reshape(-1).double().nan_to_num(nan=float("inf")).cpu().numpy()
-    if at is not None and sizes.size > int(at.max()):
+    if at is not None and sizes.size > int(at.max(initial=0)):
         return np.asarray(sizes[at])
     if at is None and sizes.size == tokens:
         return np.asarray(sizes)

@@ -227,7 +227,8 @@ def _targets(setup: Setup, model: Any, loss: Callable[..., Any] | None) -> Any:
     if hasattr(model, "collate") and setup.subject.module is not None:
         called = _called(model, setup.subject.module)
         if _tried(lambda: _inner_shape(model, setup.subject.module, placed)) != placed["input_ids"].shape:
-            return say.not_tested("targets", "the adapter runs samples in rows of their own; its loss is read by cloison.Audit")
+            # Samples run in rows of their own: what is substituted are the outputs, put into packed order again.
+            called, loss = _whole(model), loss or getattr(model, "loss_of", None)
     said = _tried(lambda: judge(called, placed, setup.blocks, loss, seed=setup.seed))
     return say.not_tested("targets", _first(said)) if isinstance(said, Exception) else said
 
@@ -245,6 +246,17 @@ def _called(adapter: Any, inner: Any) -> Any:
             return adapter(**batch)
 
     return Called()
+
+
+def _whole(adapter: Any) -> Any:
+    """Return an Adapter as a module that shows nothing of its inside."""
+    import torch
+
+    class Whole(torch.nn.Module):
+        def forward(self, **batch: Any) -> Any:
+            return adapter(**batch)
+
+    return Whole()
 
 
 def _inner_shape(adapter: Any, inner: Any, batch: Mapping[str, Any]) -> Any:
