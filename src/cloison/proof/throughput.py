@@ -83,8 +83,9 @@ class Throughput:
             return Verdict("throughput", "not tested", "no batch was seen", evidence)
         said = f"{self.utilization:.1%} of {self.positions:,} positions are valid tokens, {self.target_utilization:.1%} targets"
         if self.samples > self.rows:
+            rows = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
             said += (
-                f"; {self.samples} samples in {self.rows} {'row' if self.rows == 1 else 'rows'}, which padded to the longest would be "
+                f"; {self.samples:,} samples in {rows}, which padded to the longest would be "
                 f"{self.padded_utilization:.1%} valid ({self.gain:.2g} x the positions): this claim of packing holds"
             )
         return Verdict("throughput", "right", said, evidence)
