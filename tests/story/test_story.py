@@ -128,3 +128,20 @@ def test_a_seed_on_which_the_right_one_does_not_converge_is_left_out() -> None:
     first, second = effects(story, "related")
     assert first == "On seed 1 a right set-up did not converge either: damage cannot be read there."
     assert second.startswith("plain causal: worse in evaluation on every seed")
+
+
+def test_the_page_opens_and_is_usable(tmp_path: Path) -> None:
+    from cloison.proof.report import Verdict, VerifyReport
+    from cloison.view.page import write_page
+    from tests.view.pages import browser, opened, serious
+
+    told = _story({"alone": [0.3, 0.4], "packed": [0.3, 0.4], "plain causal": [1.0, 0.5]})
+    report = VerifyReport((Verdict("isolation", "exact", "0 of 2 cells moved"),))
+    file = write_page(story_page(replace(told, reports=dict.fromkeys(("alone", "packed"), report))), tmp_path / "story.html")
+    with browser() as chromium:
+        for width, scheme in ((390, "dark"), (1440, "light")):
+            with opened(chromium, file, width, scheme) as page:
+                assert page.locator("polyline").count() == 3
+                assert "worse in evaluation on every seed" in page.locator("main").inner_text()
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                assert serious(page) == []

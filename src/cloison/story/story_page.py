@@ -59,7 +59,7 @@ def story_page(story: Story) -> str:
                 ],
                 [
                     lines(
-                        {setup: _smooth(story, setup, near) for setup in SETUPS},
+                        {setup: _smooth(story, setup, near) for setup in SETUPS if story.of(setup, near)},
                         f"{_SMOOTHED} steps",
                         f"What the dashboard shows with {near} neighbours: the training loss of each set-up, mean over seeds "
                         f"and {_SMOOTHED} steps, on a logarithmic scale. Dashed lines may lie on whole ones.",
