@@ -64,9 +64,8 @@ def main() -> None:
     if options.one:
         measure(options.one, *sizes)
         return
-    print(
-        f"{options.tokens:,} tokens, vocabulary {options.vocabulary:,}: float32 logits take {4 * sizes[0] * sizes[1] / 1e6:,.0f} MB"
-    )
+    megabytes = 4 * options.tokens * options.vocabulary / 1e6
+    print(f"{options.tokens:,} tokens, vocabulary {options.vocabulary:,}: float32 logits take {megabytes:,.0f} MB")
     for way in WAYS:
         arguments = ["--tokens", str(sizes[0]), "--vocabulary", str(sizes[1]), "--rounds", str(sizes[2]), "--one", way]
         done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=True)
