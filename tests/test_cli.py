@@ -30,7 +30,10 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     return status, said.out, said.err
 
 
-def test_pack_ends_on_a_summary(ids: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_ends_on_a_summary(
+    ids: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")  # no line is wrapped, however long the folder's name
     status, out, err = run(capsys, "pack", str(ids), "--out", str(tmp_path / "out"), "--capacity", "64", "--carry", "source")
     assert (status, err) == (0, "")
     lines = [line.strip() for line in out.replace(str(tmp_path), "DIR").splitlines()]
