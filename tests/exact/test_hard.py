@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -12,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 from cloison.errors import InputError, NotExactError  # noqa: E402
 from cloison.exact import adapt, choices  # noqa: E402
 from cloison.proof.tiny import tiny_model  # noqa: E402
-from tests.exact import helpers  # noqa: E402
+from tests.exact import helpers, kernels_reference  # noqa: E402
 from tests.exact.test_adapt import packed_against_alone  # noqa: E402
 
 
@@ -78,6 +79,43 @@ def test_under_autocast_the_way_is_chosen_without_it_and_runs_with_it():
     assert float(loss.detach()) == pytest.approx(wanted, rel=2e-2)
     loss.backward()
     assert not any("under autocast" in entry for entry in adapt(model, show=False).certificate.not_tested)
+
+
+@pytest.mark.parametrize(
+    ("name", "rates"), [("llama", {"attention_dropout": 0.1}), ("gpt2", {"attn_pdrop": 0.1, "resid_pdrop": 0.1})]
+)
+def test_a_model_that_drops_in_training_is_tried_without(name, rates):
+    """Its own noise is no sight of the future."""
+    model = tiny_model(name, **rates)[0].train()
+    adapter = adapt(model, show=False)
+    assert adapter.way.rung == "d" and model.training
+    adapter(**adapter.collate(helpers.blocks_of())).loss.backward()
+    assert adapt(model, kernels=("varlen_attn",), show=False).way.kernel == "sdpa", "no dropout there, or not here"
+
+
+def test_under_autocast_a_kernel_gets_what_sdpa_would(monkeypatch):
+    """Rotary embeddings make float32 queries of a model under autocast, and such kernels take none."""
+    seen = []
+
+    def kernel(q, *rest, **named):
+        seen.append(q.dtype)
+        if q.dtype == torch.float32:
+            raise RuntimeError("only half precisions")
+        return kernels_reference.flash_attn_varlen_func(q, *rest, **named)
+
+    module = kernels_reference.flash_attn_module()
+    module.flash_attn_varlen_func = kernel
+    monkeypatch.setitem(sys.modules, "flash_attn", module)
+    model = tiny_model("llama")[0].train()
+    with torch.autocast("cpu", torch.bfloat16):
+        adapter = adapt(model, kernels=("flash",), show=False)
+        assert adapter.way.kernel == "flash", adapter.certificate.tried
+        seen.clear()
+        blocks = helpers.blocks_of()
+        loss = adapter(**adapter.collate(blocks)).loss
+    assert set(seen) == {torch.bfloat16}
+    wanted, _ = helpers.alone_gradients(model, blocks)
+    assert float(loss.detach()) == pytest.approx(wanted, rel=2e-2)
 
 
 def test_a_choice_among_fewer_rungs_is_no_choice_for_the_next_call():

@@ -127,7 +127,8 @@ def _chosen(
     """Return the adapter of the first way that is exact, or raise."""
     trial = trial_of(model, blocks, seed)
     key = Certificate(set_up(model), "", "", {}, {}, {}, (), "", ()).key
-    ahead = trial.against.look_ahead(trial.model)
+    with in_eval(trial.model):
+        ahead = trial.against.look_ahead(trial.model)
     if ahead and not bidirectional:
         raise NotExactError(
             f"adapt makes causal models exact on packed blocks, and {type(model).__name__} is none.",

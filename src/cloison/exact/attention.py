@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloison.errors import BoundaryError
 from cloison.exact.boundaries import read
-from cloison.exact.kernels import KERNELS, SDPA
+from cloison.exact.kernels import KERNELS, SDPA, cast_to
 from cloison.exact.per_segment import Kind
 
 if TYPE_CHECKING:
@@ -94,6 +94,9 @@ def segment_attention(
     pieces = _chunked(stated.lengths, stated.chunk)
     for observer in list(_OBSERVERS):
         observer(query, key, value, kind, stated.chunk)
+    to = cast_to(query.device) if kernel != SDPA else None
+    if to is not None:  # autocast knows SDPA and no other kernel; rotary embeddings come in float32 under it
+        query, key, value = query.to(to), key.to(to), value.to(to)
     output = KERNELS[kernel](query, key, value, pieces, kind, attention_mask)
     return output.reshape(batch, width, heads, -1), None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cloison.exact.attention import observed
-from cloison.exact.kernels import KERNELS, SDPA
+from cloison.exact.kernels import KERNELS, SDPA, cast_to
 from cloison.exact.ladder import named
 from cloison.exact.per_segment import Kind
 from cloison.exact.probe import packed_batch
@@ -99,7 +99,7 @@ def asked_of(model: torch.nn.Module, way: Way) -> list[Asked]:
         spread = float(query.float().std()), float(key.float().std())
         one = Asked(
             replace(kind, bias=None), chunk, query.shape[1], key.shape[1], query.shape[3], value.shape[3], spread,
-            query.new_empty(0), kind.bias is not None,
+            query.new_empty(0, dtype=cast_to(query.device) or query.dtype), kind.bias is not None,
         )  # fmt: skip
         found.setdefault(one.shape, one)
 
@@ -117,10 +117,13 @@ def missed_by(kernel: str, asked: Asked, gradients: bool = True) -> str:
     Allowed is twice the error of SDPA per segment in the same dtype, and one rounding of the largest value; the truth is SDPA
     per segment in float32 (float64 where the model is in float32).
     """
+    import torch
+
     try:
         if asked.biased:
             return f"{kernel} knows no position bias"
-        return _missed_by(kernel, asked, gradients)
+        with torch.autocast(asked.like.device.type, enabled=False):  # the inputs have its dtype already
+            return _missed_by(kernel, asked, gradients)
     except Exception as error:  # whatever a kernel or its compiler raises: it is not kept, and the table says why
         return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 

@@ -20,7 +20,7 @@ from cloison.segments import Segments
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["BY_DEVICE", "KERNELS", "SDPA", "Kernel"]
+__all__ = ["BY_DEVICE", "KERNELS", "SDPA", "Kernel", "cast_to"]
 
 Kernel = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor", Sequence[int], Kind, Any], "torch.Tensor"]
 """See `per_segment` for the arguments and what is returned."""
@@ -105,6 +105,15 @@ def _capped(softcap: float) -> Callable[..., Any]:
         return softcap * (score / softcap).tanh()
 
     return score_mod
+
+
+def cast_to(device: torch.device) -> torch.dtype | None:
+    """Return the dtype that autocast gives attention on ``device``, as it gives SDPA, or None where it is off."""
+    import torch
+
+    kind = device.type
+    on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if on else None
 
 
 def _only(name: str, kind: Kind, *, softcap: bool = False, sinks: bool = False, dropout: bool = False) -> None:
