@@ -86,6 +86,15 @@ def test_a_limit_of_segments_is_met_at_the_bound(max_segments: int) -> None:
     assert plan.gap <= 0.001 and np.diff(plan.offsets).max() <= max_segments
 
 
+def test_a_limit_of_segments_that_binds_on_a_heavy_tail_puts_long_with_short() -> None:
+    lengths = np.random.default_rng(0).lognormal(np.log(90), 0.9, 20_000).astype(int).clip(1, 512)
+    found = {
+        policy: cloison.plan(lengths, 512, policy=policy, max_segments=4) for policy in ("optimal", "look_ahead", "best_fit")
+    }
+    assert found["optimal"].gap < 0.01 and len(found["optimal"]) < len(found["look_ahead"]) < len(found["best_fit"])
+    assert np.diff(found["optimal"].offsets).max() <= 4
+
+
 @settings(max_examples=100, deadline=None)
 @given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=9), capacity=st.integers(20, 30))
 def test_closed_form_bounds_hold(lengths: list[int], capacity: int) -> None:

@@ -238,6 +238,8 @@ def _closed_form_prices(
         small, large = lengths[lengths <= units // 2], lengths[lengths > units // 2]
         for threshold in np.unique(np.concatenate([small, units + 1 - large])):
             yield np.where(lengths > units - threshold, 1.0, np.where(lengths < threshold, 0.0, share))
+            if max_segments is not None:
+                yield np.where(lengths > units - threshold, 1.0, np.where(lengths < threshold, 0.0, 1 / max_segments))
         for k in range(1, 17):
             scaled = lengths * (k + 1)
             yield np.where(scaled % units == 0, share, scaled // units / k)

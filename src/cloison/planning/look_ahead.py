@@ -25,11 +25,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from cloison.planning.bijection import derive, permutation
 from cloison.planning.bitset import add, at_most, discard, words
 from cloison.planning.items import Items, spread
 from cloison.planning.ordering import planning_order
 
-__all__ = ["SHARD", "look_ahead_blocks", "window_units"]
+__all__ = ["SHARD", "look_ahead_blocks", "look_ahead_sample", "window_units"]
 
 PAIRS = 8
 """First ones of a pair that are tried where no single sample fills a block."""
@@ -124,6 +125,17 @@ def _longer_of_best_pair(bits: Any, summary: int, head: Any, following: Any, ahe
                 break
         c = at_most(bits, summary, c - 1)
     return chosen
+
+
+def look_ahead_sample(
+    counts: npt.NDArray[np.int64], units: int, max_segments: int, samples: int
+) -> list[npt.NDArray[np.int32]]:
+    """Return the lengths of each block of a look-ahead over about ``samples`` items of ``counts`` in a keyed order."""
+    total = int(counts.sum())
+    classes = np.repeat(np.arange(counts.size, dtype=np.int32), -(-counts * min(samples, total) // total))
+    classes = classes[permutation(classes.size, derive(0, 11))]
+    sequence, ends = _fill_shard(classes, units, 8192, 2**62, max_segments)
+    return np.split(classes[sequence], ends[:-1])
 
 
 def window_units(ahead: int, units: int) -> int:
