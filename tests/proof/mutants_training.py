@@ -1,7 +1,7 @@
 """Faults planted in collators, labels, masks, losses and trainers, each beside its right version, in real trainings.
 
 A `Mutant` builds a trainer, wrong or right, from one flag; everything else is the same. Faults of models are in
-`mutants_model`. Long because it is a list: 43 small faults that are read beside each other.
+`mutants_model`. Long because it is a list: 44 small faults that are read beside each other.
 """
 
 from __future__ import annotations
@@ -448,6 +448,31 @@ def unmasked_rows(tmp: Path, wrong: bool) -> Any:
     return hf(tmp, "llama", collate, steps=1, data=samples())
 
 
+def means_in_bfloat16(tmp: Path, wrong: bool) -> Any:
+    """What is rounded to eight bits is no weight of its own, and hides no mean of means either."""
+    return hf(tmp, "llama", flat, steps=1, data=samples(), compute_loss_func=own_mean if wrong else token_mean, bf16=True)
+
+
+def masked_modelling(tmp: Path, wrong: bool) -> Any:
+    """A bidirectional model that fills in hidden tokens at their own places; padding is asked for too where wrong."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    model = BertForMaskedLM(BertConfig(vocab_size=96, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **sizes))
+
+    def collate(features: Features) -> Batch:
+        batch = padded(features)
+        ids, real = batch["input_ids"], batch["attention_mask"] == 1
+        asked = real & (torch.arange(ids.shape[1]) % 3 == 1)
+        labels = torch.where(asked | (~real & wrong), ids, -100)
+        return batch | {"input_ids": torch.where(asked, 95, ids), "labels": labels}
+
+    def unshifted(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+        return functional.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), reduction="sum") / num_items_in_batch
+
+    return hf(tmp, "bert", collate, steps=1, data=samples(), model=model, compute_loss_func=unshifted)
+
+
 MUTANTS = (
     Mutant("boundary target", ("boundary_target",), planted(boundary_target)),
     Mutant("labels shifted twice", ("shifted_twice",), planted(shifted_twice)),
@@ -478,6 +503,7 @@ MUTANTS = (
     Mutant("labels not shifted by the loss", ("not_shifted",), with_loss(not_shifted, token_mean)),
     Mutant("loss mask at the wrong index", ("boundary_target", "target_missing"), loss_mask(misaligned, aligned)),
     Mutant("mean of means over micro-batches", ("weights",), with_loss(own_mean, token_mean)),
+    Mutant("mean of means in bfloat16", ("weights",), means_in_bfloat16),
     Mutant("accumulation off", ("accumulation_off",), with_loss(own_mean, token_mean, equal=True)),
     Mutant("divided by the accumulation steps again", ("accumulation_off",), divided_again),
     Mutant("segment numbers as weights", ("weights",), with_loss(numbers_as_weights, token_mean)),

@@ -264,3 +264,80 @@ def test_the_influence_matrix_has_every_segment(tmp_path: Path) -> None:
     assert report.influence is not None
     moved = np.nan_to_num(report.influence) > 0
     assert moved.diagonal().all() and not np.tril(moved, -1).any()
+
+
+# ---------------------------------------------------------------------- right trainings of other kinds
+
+
+def test_trl_in_bfloat16_is_not_accused_of_weights_of_its_own(tmp_path: Path) -> None:
+    report = audited(sft(tmp_path, "llama", packing=True, steps=1, bf16=True))
+    assert report.ok, str(report)
+    assert report["targets"].evidence["place"] == "hidden"
+    assert report["weights"].evidence["kind"] == "token_mean"
+
+
+def pairs() -> Any:
+    from datasets import Dataset
+
+    prompts = [" ".join(f"w{4 + (7 * row + i) % 90}" for i in range(3 + row % 3)) for row in range(8)]
+    return Dataset.from_list([{"prompt": p, "chosen": " w11 w12 w13", "rejected": " w21 w22"} for p in prompts])
+
+
+def test_a_preference_loss_is_no_mean_over_tokens_and_is_not_accused(tmp_path: Path) -> None:
+    from trl import DPOConfig, DPOTrainer
+
+    from cloison.proof.tiny import tiny_model
+    from tests.proof.trainers import tokenizer
+
+    args = DPOConfig(
+        output_dir=str(tmp_path), max_steps=1, report_to=[], save_strategy="no", use_cpu=True, bf16=False,
+        per_device_train_batch_size=2, disable_tqdm=True,
+    )  # fmt: skip
+    model, reference = tiny_model("llama")[0], tiny_model("llama", seed=1)[0]
+    report = audited(
+        DPOTrainer(model=model, ref_model=reference, args=args, train_dataset=pairs(), processing_class=tokenizer())
+    )
+    assert report.ok, str(report)
+    assert report["weights"].status == "not tested" and "preference" in report["weights"].summary
+
+
+def test_a_classifier_has_no_targets_among_tokens_and_is_not_accused(tmp_path: Path) -> None:
+    from transformers import LlamaForSequenceClassification
+
+    from cloison.proof.tiny import tiny_config
+    from tests.proof.mutants_training import padded
+
+    config = tiny_config("llama")
+    config.num_labels, config.pad_token_id = 2, 0
+    model = LlamaForSequenceClassification(config)
+
+    def collate(features: Any) -> Any:
+        return padded(features) | {"labels": torch.tensor([len(f["input_ids"]) % 2 for f in features])}
+
+    report = audited(hf(tmp_path, "llama", collate, steps=1, model=model))
+    assert report.ok, str(report)
+    assert report["targets"].status == "not tested" and "classifier" in report["targets"].summary
+    assert report["isolation"].status == "exact"
+
+
+def test_targets_of_an_encoder_decoder_are_not_sought_in_the_rows_of_the_encoder(tmp_path: Path) -> None:
+    from transformers import DataCollatorForSeq2Seq, T5Config, T5ForConditionalGeneration
+
+    from tests.proof.trainers import tokenizer
+
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+    model = T5ForConditionalGeneration(T5Config(vocab_size=96, decoder_start_token_id=0, dropout_rate=0.0, **sizes))
+    trainer = hf(tmp_path, "t5", DataCollatorForSeq2Seq(tokenizer(), model=model), steps=1, accumulation=1, model=model)
+    report = audited(trainer)
+    assert report.ok, str(report)
+    assert report["targets"].status == "not tested" and "decoder" in report["targets"].summary
+
+
+def test_masked_modelling_asks_for_tokens_of_their_own_places(tmp_path: Path) -> None:
+    from tests.proof.mutants_training import masked_modelling
+
+    report = audited(masked_modelling(tmp_path, False))
+    assert report.ok, str(report)
+    assert "masked_targets" in kinds(report, "note")
+    report = audited(masked_modelling(tmp_path, True))
+    assert "padding_trained" in kinds(report, "warning")

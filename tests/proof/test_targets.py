@@ -423,3 +423,25 @@ def test_judge_on_blocks() -> None:
     assert verdict.status == "wrong" and kinds(findings) == ["boundary_target", "prompt_trained"]
     verdict, _ = judge(MODEL, {k: v for k, v in batch.items() if k != "labels"}, blocks)
     assert verdict.status == "not tested"
+
+
+@pytest.mark.parametrize("coefficient", [1e-4, 1e-3])
+def test_a_z_loss_of_the_usual_size_is_named(coefficient: float) -> None:
+    def z_loss(outputs: Any, batch: Any) -> Any:
+        logits, labels = outputs.logits[:, :-1].float(), batch["labels"][:, 1:]
+        squared = torch.logsumexp(logits, -1)[labels != -100] ** 2
+        return per_token(outputs, batch["labels"]).sum() / len(squared) + coefficient * squared.mean()
+
+    reading = read_targets(MODEL, batch_of([[5, 6, 7, 8], [9, 10, 11]]), z_loss)
+    assert reading.shape.name == "z-loss" and reading.shape.z == pytest.approx(coefficient, rel=0.02)
+    assert read_targets(MODEL, batch_of([[5, 6, 7, 8], [9, 10, 11]])).shape.name == "cross entropy"
+
+
+def test_two_micro_batches_of_means_show_in_bfloat16_too() -> None:
+    sizes = (40, 46)  # 15 % apart, and a tenth of that is the rounding of bfloat16
+    made = [StepWeights(np.full(n, 0.5 / n), np.zeros(n, np.int64), precision=2.0**-7) for n in sizes]
+    assert weigh(made).kind == "mean of means over micro-batches"
+    rounded = [
+        StepWeights(np.full(40, 1 / 80) * (1 + 2.0**-8 * (i % 2)), np.zeros(40, np.int64), precision=2.0**-7) for i in (0, 1)
+    ]
+    assert weigh(rounded).kind == "token_mean"

@@ -293,3 +293,93 @@ def test_samples_are_no_longer_than_the_model_has_positions(places):
     assert report.ok
     said = {verdict.experiment: verdict.summary for verdict in report.verdicts}
     assert "a shift of 3 moves the outputs" in said["positions"]  # a table of positions is read, however short it is
+
+
+# ---------------------------------------------------------------------- right set-ups that are easily accused
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_handful_of_tokens_is_not_accused_of_its_rounding(seed):
+    draw = random.Random(seed)
+    lengths = [draw.choice([1, 2, 3, 4]) for _ in range(draw.choice([2, 3]))]
+    block = block_of(lengths, np.array([draw.randrange(4, 64) for _ in range(sum(lengths))]))
+    report = verify(make(), [block], collate=flat, fix=False)
+    assert report.ok, str(report)
+    assert report["equality"].status == "exact"
+
+
+def test_the_floor_of_a_loss_is_never_below_that_of_the_logits_it_is_made_of():
+    comparisons = verify(make(), collate=flat)["equality"].evidence["comparisons"]
+    assert comparisons["loss per token"]["floor"] > 0.1 * comparisons["logits"]["floor"]
+
+
+def test_a_function_that_closes_over_a_module_is_measured_like_the_module():
+    model = make()
+    report = verify(lambda batch: model(**batch)["logits"], collate=flat)
+    assert report.ok, str(report)
+    assert {report[e].status for e in ("isolation", "gradients", "equality")} == {"exact"}
+    assert verify(model.forward, collate=flat).ok
+
+
+def test_a_callable_that_shows_no_module_is_not_accused():
+    models = [make(), make()]  # two: nobody says which it is
+    report = verify(lambda batch: models[0](**batch)["logits"], collate=flat)
+    assert report.ok, str(report)
+    assert report["isolation"].status == "exact"
+    assert report["equality"].status == "not tested" and "sigma" in report["equality"].summary
+
+
+class OtherNames(torch.nn.Module):
+    """A model that calls its ids otherwise, and knows few of them."""
+
+    def __init__(self, known=24):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = torch.nn.Embedding(known, 8), torch.nn.Linear(8, known)
+
+    def forward(self, idx, segments=None):
+        segments = torch.ones_like(idx) if segments is None else segments
+        seen = (segments[:, :, None] == segments[:, None, :]).tril().float()
+        return self.head(seen @ self.table(idx) / seen.sum(-1, keepdim=True)), None
+
+
+def named(blocks):
+    batch = flat(blocks)
+    return {"idx": batch["input_ids"], "segments": batch["segment_ids"]}
+
+
+def test_a_model_with_few_ids_and_other_names_is_run_as_it_is():
+    report = verify(OtherNames(), collate=named)
+    assert report.ok, str(report)
+    assert report["equality"].status == "exact"
+    report = verify(OtherNames(), collate=lambda blocks: {"idx": named(blocks)["idx"]}, fix=False)
+    assert [f.kind for f in report.findings if f.severity == "error"] == ["leak"]
+
+
+def test_what_raises_says_what_to_try():
+    block = block_of([3, 2], np.array([90, 91, 200, 5, 6]))
+    assert "ids up to 200 and the model knows 64" in finding(verify(make(), [block], collate=flat), "error").fix
+    assert "callable" in finding(verify(OtherNames()), "error").fix
+    for blocks, said in (([[1, 2, 3]], "pack_samples"), ("abc", "pack_samples")):
+        with pytest.raises(InputError, match=said):
+            verify(make(), blocks, collate=flat)
+    with pytest.raises(InputError, match="Load the model first"):
+        verify("gpt2")
+
+
+def test_outputs_that_do_not_repeat_say_what_would_not_show():
+    class Remembers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.last = make(), None
+
+        def forward(self, **batch):
+            logits = self.inner(**batch)["logits"]
+            out = logits if self.last is None else logits + 0.2 * self.last
+            self.last = logits.detach().mean((0, 1))
+            return {"logits": out}
+
+    report = verify(Remembers(), collate=flat, fix=False)
+    assert "would show" in report["isolation"].summary
+    assert finding(report, "mismatch").where["cause"] == "stale_state"
+    assert report["positions"].status == "not tested"

@@ -50,9 +50,9 @@ def sft(
     from trl import SFTConfig, SFTTrainer
 
     model, _ = tiny_model(kind, attn=attn)
-    given: dict[str, Any] = {"max_length": 32, "per_device_train_batch_size": 2}
+    given: dict[str, Any] = {"max_length": 32, "per_device_train_batch_size": 2, "bf16": False}
     args = SFTConfig(
-        output_dir=str(tmp), max_steps=steps, report_to=[], save_strategy="no", logging_steps=1, use_cpu=True, bf16=False,
+        output_dir=str(tmp), max_steps=steps, report_to=[], save_strategy="no", logging_steps=1, use_cpu=True,
         gradient_accumulation_steps=accumulation, disable_tqdm=True, seed=1, **(given | options),
     )  # fmt: skip
     dataset = Dataset.from_dict({"text": texts()}) if data is None else data

@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["GRADIENT_MARGIN", "JITTER_MARGIN", "MARGIN", "Comparison", "gap", "jittered", "rounding_of", "token_losses"]
+__all__ = [
+    "GRADIENT_MARGIN",
+    "JITTER_MARGIN",
+    "MARGIN",
+    "Comparison",
+    "gap",
+    "jittered",
+    "last_place",
+    "rounding_of",
+    "token_losses",
+]
 
 MARGIN = 3.0
 """How many times the floor a packed run may differ: the same rounding errors in another order."""
@@ -71,6 +81,17 @@ def rounding_of(dtype: torch.dtype) -> float:
     import torch
 
     return max(torch.finfo(dtype).eps / 2, 2.0**-24)
+
+
+def last_place(values: Tensor) -> float:
+    """Return what one rounding does to the largest finite number of ``values``.
+
+    A floor that is measured on a handful of tokens may come out smaller than this by luck; none can be in truth.
+    """
+    import torch
+
+    finite = values[torch.isfinite(values)]
+    return float(finite.abs().max()) * torch.finfo(values.dtype).eps if finite.numel() else 0.0
 
 
 @contextmanager

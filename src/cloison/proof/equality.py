@@ -19,7 +19,7 @@ import numpy.typing as npt
 from cloison.blocks import Block
 from cloison.errors import CloisonError, InputError
 from cloison.proof.blocks import alone, bounds
-from cloison.proof.comparing import JITTER_MARGIN, MARGIN, Comparison, gap, jittered, rounding_of, token_losses
+from cloison.proof.comparing import JITTER_MARGIN, MARGIN, Comparison, gap, jittered, last_place, rounding_of, token_losses
 from cloison.proof.isolation import scale_of
 from cloison.proof.parameter_gradients import compare_gradients
 from cloison.proof.run import Outputs, Subject
@@ -31,6 +31,9 @@ __all__ = ["TWIN_PARAMETERS", "Equality", "equality", "twin_of"]
 
 TWIN_PARAMETERS = 64_000_000
 """The largest model that is copied in float64."""
+
+FEW_TOKENS = 64
+"""Below this many tokens one run is too small a draw of rounding errors to be a floor: a second one is added."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,25 +114,34 @@ def equality(
                 twin = exact = None
         reference = own.alone if exact is None else exact.alone
         scale = scale_of(reference)
+        if exact is None and subject.module is None:
+            raise InputError(
+                "what rounding does is measured on the module.",
+                f"The callable shows none; packed differs from alone by {gap(own.packed, own.alone) / scale:.1e} sigma.",
+                "Pass the module itself, with collate= and loss=.",
+            )
         if exact is None:
             rounding = _response(subject, blocks, run, own.alone)
             source = f"response to one rounding of the embeddings to {_dtype(own.alone)}"
             floor, margin = rounding, JITTER_MARGIN
         else:
-            floor, margin = gap(own.alone, exact.alone), MARGIN
+            floor, margin = max(gap(own.alone, exact.alone), last_place(own.alone)), MARGIN
+            if len(own.alone) < FEW_TOKENS:
+                floor = max(floor, _response(subject, blocks, run, exact.alone, rounding_of(own.alone.dtype)))
             source = f"error of the {_dtype(own.alone)} model alone against its float64 copy"
         pairs: list[tuple[str, Tensor, Tensor, float, float]] = [("logits", own.packed, reference, floor / scale, margin)]
         if own.hidden is not None:
             together, single = own.hidden
             hidden_floor = floor
             if exact is not None and exact.hidden is not None:
-                hidden_floor, single = gap(single, exact.hidden[1]), exact.hidden[1]
+                hidden_floor = max(gap(single, exact.hidden[1]), last_place(single))
+                single = exact.hidden[1]
                 pairs.append(("hidden states", together, single, hidden_floor / scale_of(single), margin))
         if exact is not None and twin is not None and twin.packs:
             response = _response(twin, blocks, run, exact.alone)
             pairs.append(("logits (float64)", exact.packed, exact.alone, response / scale, JITTER_MARGIN))
         comparisons = [_compare(*pair, blocks) for pair in pairs]
-        losses = _losses(own, exact, blocks)
+        losses = _losses(own, exact, blocks, floor)
         if losses is not None:
             comparisons.append(losses)
     if gradients and subject.module is not None:
@@ -210,7 +222,8 @@ def _compare(
     return Comparison(quantity, float(errors.max()), floor, margin * floor, f"segment {segment}")
 
 
-def _losses(own: _Runs, exact: _Runs | None, blocks: Sequence[Block]) -> Comparison | None:
+def _losses(own: _Runs, exact: _Runs | None, blocks: Sequence[Block], of_logits: float) -> Comparison | None:
+    """Compare the loss of every target, which cannot be surer than the logits it is made of: their floor is part of its own."""
     vocabulary = own.packed.shape[-1]
     highest = max((int(block.labels.max(initial=0)) for block in blocks), default=0)
     if highest >= vocabulary or not sum(block.num_targets for block in blocks):
@@ -220,7 +233,7 @@ def _losses(own: _Runs, exact: _Runs | None, blocks: Sequence[Block]) -> Compari
     spread = scale_of(reference) if reference.numel() > 1 else 1.0
     if exact is None:
         return None
-    floor = gap(single, reference) / spread
+    floor = max(gap(single, reference), of_logits) / spread
     return Comparison("loss per token", gap(packed, reference) / spread, floor, MARGIN * floor)
 
 

@@ -95,7 +95,7 @@ def _stale(probe: _Probe, unequal: list[int]) -> Mismatch | None:
         "stale_state",
         f"the same sample alone gives other outputs ({max(again):.2g} sigma) after a packed forward: "
         "the model keeps state of earlier calls.",
-        "Reset the model's cached scaling between calls, or use a scaling that does not depend on the longest position seen.",
+        "Reset what the model keeps between calls (a memory, a running mean, a cached scaling), or use a form without it.",
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.blocks import Block
-from cloison.errors import CloisonError
+from cloison.errors import CloisonError, InputError
 from cloison.proof.blocks import alone, block_of, bounds, lengths_of, position_table
 from cloison.proof.run import Subject
 
@@ -64,6 +64,8 @@ def positions(
     length = max(1, min(longest.num_tokens, 24, room))
     sample = block_of([length], longest.input_ids[:length])
     base = run(subject.run_alone)(sample).logits
+    if not bool(base.isfinite().all()):
+        raise InputError("positions are tried on outputs that are numbers.", "These are not finite.", "Mend the outputs first.")
     single = dict(subject.single(sample))
     scale = float(base.double().std()) or 1.0
 
@@ -87,6 +89,7 @@ def positions(
     start = next((s for s in _starts(subject) if (size := moved(count + s)) is not None and size <= noise), None)
     reads = (moved(np.minimum(count, 1)) or 0.0) > noise or stretched > noise
     shifted = moved(count + (start or 0) + _SHIFT)
+    reads = reads or (shifted is not None and shifted > noise)
     lengths = lengths_of(blocks)
     indifferent = not reads or (shifted is not None and shifted <= noise)
     wanted = start or 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,27 +111,51 @@ def subject(
         model: a module is called with the batch as keywords; so is an Adapter (it has ``collate`` and is callable); any other
             callable gets the batch as its one argument.
         collate: how the user signals packing. Left out, an Adapter's own, and else `cloison.collate`'s.
-        alone: block of one segment to the batch of that sample alone. Left out, a module gets the bare ``input_ids`` and
-            ``use_cache=False``, any other callable gets ``collate([block])``.
+        alone: block of one segment to the batch of that sample alone. Left out, a module gets the bare ``input_ids`` (and
+            ``use_cache=False`` where it takes that), any other callable gets ``collate([block])``.
     """
     import torch
 
     if not callable(model):
-        raise InputError("verify takes a module, a callable or an Adapter.", f"It got a {type(model).__name__}.", "Pass one.")
+        raise InputError(
+            "verify takes a module, a callable from batch to logits, or an Adapter.",
+            f"It got a {type(model).__name__}.",
+            "Load the model first (AutoModelForCausalLM.from_pretrained or from_config), or run: cloison verify NAME.",
+        )
+    if hasattr(model, "encode") and hasattr(model, "decode"):
+        raise InputError("verify takes a model.", f"It got a tokenizer ({type(model).__name__}).", "Pass the model.")
+    owner = getattr(model, "__self__", None)
+    if isinstance(owner, torch.nn.Module) and getattr(model, "__name__", "") in ("forward", "__call__"):
+        model = owner
     name = type(model).__name__ if not inspect.isfunction(model) else model.__name__
     if isinstance(model, torch.nn.Module):
-        return _of_module(model, collate or _default_collate(), alone or _single(_keywords(model.forward)), name)
+        return _of_module(model, collate or _default_collate(), alone or _single(model, collate), name)
     if hasattr(model, "collate"):
         own = collate or model.collate
         call = _caller(model)
         if not isinstance(getattr(model, "model", None), torch.nn.Module):
             return Subject(call, own, None, alone or (lambda block: own([block])), call, name)
-        inner = _of_module(model.model, own, alone or _single(_keywords(model.model.forward)), name)
+        inner = _of_module(model.model, own, alone or _single(model.model, own), name)
         return replace(inner, call=call, retarget=lambda other: replace(_retargeted(inner, other), packs=False))
     if collate is None:
         raise InputError("a callable needs collate=.", "It was left out.", "Pass the function from blocks to its batch.")
-    module = next((value for value in getattr(model, "__dict__", {}).values() if isinstance(value, torch.nn.Module)), None)
+    module = _module_behind(model)
     return Subject(model, collate, module, alone or (lambda block: collate([block])), model, name)
+
+
+def _module_behind(call: Any) -> nn.Module | None:
+    """Return the torch module that a callable calls: an attribute of it, its owner, or what a function closes over."""
+    import torch
+
+    if isinstance(call, partial):
+        return _module_behind(call.func)
+    owner = getattr(call, "__self__", None)
+    held = [call, owner, *getattr(owner, "__dict__", {}).values(), *getattr(call, "__dict__", {}).values()]
+    if inspect.isfunction(call):
+        closed = inspect.getclosurevars(call)
+        held += [*closed.nonlocals.values(), *closed.globals.values()]
+    found = {id(value): value for value in held if isinstance(value, torch.nn.Module)}
+    return next(iter(found.values())) if len(found) == 1 else None  # of several nobody says which it is
 
 
 def _of_module(
@@ -258,28 +283,39 @@ def _without_labels(batch: Batch) -> dict[str, Any]:
     return {key: value for key, value in batch.items() if key not in NOT_PASSED}
 
 
-def _keywords(forward: Callable[..., Any]) -> set[str] | None:
-    """Return the names that ``forward`` takes, or None where it takes any."""
-    parameters = inspect.signature(forward).parameters.values()
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
-        return None
-    return {p.name for p in parameters}
-
-
 def _caller(model: Any) -> Callable[[Batch], Any]:
     return lambda batch: model(**_without_labels(batch))
 
 
-def _single(takes: set[str] | None) -> Callable[[Block], Batch]:
+def _single(module: nn.Module, collate: Callable[[Sequence[Block]], Batch] | None) -> Callable[[Block], Batch]:
+    """Return the function that gives the bare ids of one sample, by the name that the module takes them by."""
     import torch
 
+    parameters = inspect.signature(module.forward).parameters
+    any_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    # A wrapper that hands on what it gets says nothing of what is inside; a configuration does.
+    caches = "use_cache" in parameters or (any_name and hasattr(getattr(module, "config", None), "use_cache"))
+
     def batch(block: Block) -> Batch:
-        out: dict[str, Any] = {"input_ids": torch.from_numpy(block.input_ids.astype(np.int64))[None]}
-        if takes is None or "use_cache" in takes:
-            out["use_cache"] = False
-        return out
+        ids = torch.from_numpy(block.input_ids.astype(np.int64))
+        known = "input_ids" in parameters or any_name
+        name = "input_ids" if known else _name_of_ids(set(parameters), ids, collate, block)
+        return {name: ids[None], "use_cache": False} if caches else {name: ids[None]}
 
     return batch
+
+
+def _name_of_ids(takes: set[str], ids: Tensor, collate: Callable[[Sequence[Block]], Batch] | None, block: Block) -> str:
+    """Return the name by which ``collate`` passes ids, where a model calls them otherwise than `input_ids`."""
+    for name, value in ({} if collate is None else collate([block])).items():
+        same = hasattr(value, "numel") and value.numel() == ids.numel() and bool((value.reshape(-1).to(ids) == ids).all())
+        if name in takes and same:
+            return str(name)
+    raise InputError(
+        "a model is called with input_ids=.",
+        f"This one takes {', '.join(sorted(takes)) or 'nothing by name'}.",
+        "Pass a callable from batch to logits: verify(lambda batch: model(batch['input_ids']), collate=cloison.collate).",
+    )
 
 
 def _default_collate() -> Callable[[Sequence[Block]], Batch]:

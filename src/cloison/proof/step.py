@@ -25,7 +25,7 @@ from cloison.proof.run import Subject
 from cloison.proof.setup import FAILURES
 from cloison.proof.substitution import core, sites
 from cloison.proof.target_findings import target_findings
-from cloison.proof.targets import UNNAMED, Reading, read_step
+from cloison.proof.targets import NO_HEAD, UNNAMED, Reading, read_step
 from cloison.proof.throughput import Throughput, counted
 from cloison.proof.truth import SampleIndex, Truth, batch_rows, truth_of
 from cloison.proof.weights import Claim, StepWeights, weigh, weights_verdict
@@ -149,6 +149,10 @@ class StepAudit:
         try:
             return read()
         except CloisonError as error:
+            if error.asked == NO_HEAD:
+                said = f"{error.found} A classifier or a reward model has no targets among tokens."
+                self._verdicts.append(Verdict("targets", "not tested", said))
+                return None
             self._verdicts.append(Verdict("targets", "error", error.found or str(error)))
             self._findings.append(Finding("no_loss", "error", f"{error.asked} {error.found}", error.remedy))
         except FAILURES as error:
@@ -300,6 +304,9 @@ def targets_verdict(read: list[tuple[Reading, Truth]], findings: list[Finding]) 
     reading, truth = read[0]
     bad = sorted({f.kind for f in findings if f.kind in _TARGET_KINDS and f.severity == "error"})
     total = sum(one.num_targets for one, _ in read)
+    if reading.beside_input:
+        said = f"{total} targets of the decoder of an encoder-decoder: they do not lie in the rows of input_ids"
+        return Verdict("targets", "not tested", said, {"targets": total})
     evidence = {
         "targets": total,
         "place": reading.place,

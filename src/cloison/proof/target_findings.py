@@ -65,6 +65,8 @@ def target_findings(ids: npt.NDArray[np.int64], reading: Reading, truth: Truth, 
                 "Look for a division by a count of targets that is zero, or a mask that multiplies where it should select.",
             )
         ]
+    if reading.beside_input:
+        return []
     following = np.full_like(ids, NOTHING)
     following[:, :-1] = ids[:, 1:]
     inside = np.zeros(ids.shape, bool)
@@ -84,6 +86,9 @@ def target_findings(ids: npt.NDArray[np.int64], reading: Reading, truth: Truth, 
                 "tested.",
             )
         ]
+    hidden = _hides(view)
+    if hidden.any():
+        return [*_masked(view, hidden), *_shape(view)]
     shift, found = _shift(view)
     if shift == 1:
         found += [*_wrong_tokens(view), *_boundary(view), *_expected(view)]
@@ -125,6 +130,40 @@ def _shift(view: _View) -> tuple[int, list[Finding]]:
     message = f"{count} of {total} targets are the token of their own position: labels are not shifted."
     fix = "Shift labels by one to the left in the loss, or let the model compute its own loss."
     return shift, [Finding("not_shifted", "error", message, fix, where)]
+
+
+def _hides(view: _View) -> npt.NDArray[np.bool_]:
+    """Return bool [B, T]: where the batch hides the token that is asked for at its own place, as masked modelling does.
+
+    Nowhere, unless one id (the mask token) stands in most of the places that ask for another, and most do not ask for the next.
+    """
+    hides = view.trained & (view.reading.tokens != view.ids)
+    if not hides.any() or _matches(view, 1)[view.trained].mean() > 0.5:
+        return np.zeros(view.ids.shape, bool)
+    ids, counts = np.unique(view.ids[hides], return_counts=True)
+    mask = ids[counts.argmax()]
+    one = hides.sum() > 1 and counts.max() >= 0.5 * hides.sum() and not (view.reading.tokens == mask).any()
+    return hides if one else np.zeros(view.ids.shape, bool)
+
+
+def _masked(view: _View, hidden: npt.NDArray[np.bool_]) -> Iterator[Finding]:
+    yield Finding(
+        "masked_targets",
+        "note",
+        f"Targets are the tokens of their own places, which the batch hides at {int(hidden.sum())} of "
+        f"{int(view.trained.sum())}: masked modelling. Nothing is shifted, and no boundary can be crossed.",
+        "",
+        view.where(hidden),
+    )
+    padded = view.trained & (view.truth.segment_ids == 0)
+    if view.truth.padding_known and padded.any():
+        yield Finding(
+            "padding_trained",
+            view.severity(),
+            f"{int(padded.sum())} positions of padding are trained{view.guess}.",
+            "Set the labels of padding to -100, by place and not by id.",
+            view.where(padded),
+        )
 
 
 def _wrong_tokens(view: _View) -> Iterator[Finding]:

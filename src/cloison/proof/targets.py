@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.errors import InputError
-from cloison.proof.fit import NOTHING, Fit, Shape, from_hidden, from_logits, shape_from_hidden, shape_from_logits
+from cloison.proof.fit import NOTHING, Fit, from_hidden, from_logits, shape_from_hidden, shape_from_logits
+from cloison.proof.loss_shapes import LossShape, classified, precision_of
 from cloison.proof.substitution import Held, Site, core, sites, substituted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["UNNAMED", "LossShape", "Reading", "calibrated", "classified", "read_step", "read_targets", "rows_of"]
+__all__ = ["NO_HEAD", "UNNAMED", "Reading", "calibrated", "read_step", "read_targets", "rows_of"]
 
 Step = Callable[[], Any]
 """Runs one training step up to the loss that would go to ``backward``, and returns it; no backward, no optimizer."""
@@ -27,29 +28,14 @@ _SHAPE_ROWS = 128
 UNNAMED = "not probed"
 """The name of the shape of a loss that was read without the probes that name it."""
 
+NO_HEAD = "a loss that never shows logits is read through the head's weight."
+"""What is asked where a loss cannot be read: a classifier, a reward model, or a head that the model does not name."""
+
 _SPREAD = 1.5
 """The standard deviation of the logits of the second probe."""
 
 NO_LOSS_KEYS = ("labels", "shift_labels", "num_items_in_batch", "fused_lm_head", "logits_to_keep", "num_logits_to_keep")
 """Arguments of a call that ask for a loss, or for fewer logits."""
-
-
-@dataclass(frozen=True)
-class LossShape:
-    """What kind of loss it is.
-
-    Attributes:
-        name: "cross entropy", "label smoothing", "z-loss", "label smoothing and z-loss", "confidence-weighted", "soft targets",
-            "other", or "nothing" where nothing is trained.
-        smoothing: the share of the weight that goes to all tokens alike.
-        z: the coefficient of log-partition squared.
-        terms: in words what there is beside, as an auxiliary loss that does not go through the logits.
-    """
-
-    name: str = "cross entropy"
-    smoothing: float = 0.0
-    z: float = 0.0
-    terms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +50,12 @@ class Reading:
         ties: int64 [B, T], further tokens that cannot be told from the target (identical rows of the head).
         place: "logits", "hidden" or "output": what was substituted.
         shape: what kind of loss it is.
-        precision: the machine epsilon of what was read.
+        precision: how far weights may be off, relatively: the machine epsilon of what was read, or the rounding that shows.
         loss: its value at logits (or hidden states) that are all zero.
         auxiliary: float64 [B, T], the gradient (a norm a position) of losses that do not go through the logits, or None where
             there is none.
         calls: the keyword arguments of the model's calls during the step.
+        encoder_decoder: whether the model is one.
         unseen: bool [B, T], where the model was so sure of a token that a real gradient says nothing of the target; None after
             substitution, which has no such blind spot.
     """
@@ -84,6 +71,12 @@ class Reading:
     auxiliary: npt.NDArray[np.float64] | None = None
     calls: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     unseen: npt.NDArray[np.bool_] | None = None
+    encoder_decoder: bool = False
+
+    @property
+    def beside_input(self) -> bool:
+        """Whether the logits are those of a decoder with rows of its own, so that targets have another index than the ids."""
+        return any(call.get("decoder_input_ids") is not None for call in self.calls) or self.encoder_decoder
 
     @property
     def num_targets(self) -> int:
@@ -142,8 +135,6 @@ def read_step(step: Step, model: Any, *, seed: int = 0, shape: bool = True) -> R
     Raises:
         InputError: no loss, a loss that neither logits nor hidden states have a part in, or calls without ids.
     """
-    import torch
-
     site = sites(model)
     with substituted(site) as held:
         loss = _scalar(step())
@@ -159,9 +150,10 @@ def read_step(step: Step, model: Any, *, seed: int = 0, shape: bool = True) -> R
         rows_of(fit.ties, grad, tokens, 0),
         place,
         LossShape(UNNAMED),
-        float(torch.finfo(leaf.dtype).eps),
+        precision_of(fit, place, leaf.dtype),
         float(loss.detach()),
         calls=tuple(held.calls),
+        encoder_decoder=bool(getattr(getattr(site.top, "config", None), "is_encoder_decoder", False)),
     )
     if not shape:
         return reading
@@ -245,7 +237,7 @@ def _head_weight(site: Site) -> Tensor:
     weight = getattr(site.head, "weight", None)
     if weight is None:
         raise InputError(
-            "a loss that never shows logits is read through the head's weight.",
+            NO_HEAD,
             "The model names no head with a weight (get_output_embeddings).",
             "Define get_output_embeddings, or compute the logits.",
         )
@@ -318,29 +310,6 @@ def _named(
                     values = final.detach().reshape(-1, leaf.shape[-1])
             found = shape_from_logits(flat, values, fit.tokens, rows)
     return classified(found, fit.weights[rows], precision)
-
-
-def classified(shape: Shape, weights: npt.NDArray[np.float64], precision: float) -> LossShape:
-    """Return what the coefficients say; ``weights`` are those of the first probe."""
-    # A cap on the logits inside the loss bends all three coefficients a little, and shows as misfit.
-    tolerance = max(2e-3, 8 * precision, 10 * float(np.median(shape.misfit)))
-    spread = -shape.constant * shape.vocab_size
-    whole = -shape.target + spread
-    with np.errstate(divide="ignore", invalid="ignore"):
-        smoothing = float(np.median(spread / whole))
-        z = float(np.median((shape.softmax / whole - 1) / (2 * shape.log_partition)))
-        ratio = -shape.target / weights
-    if float(np.median(shape.misfit)) > 0.05:
-        return LossShape("other")
-    level = float(np.median(ratio))
-    confident = level == 0 or float(np.quantile(np.abs(ratio / level - 1), 0.9)) > max(0.02, 8 * precision)
-    if confident or abs(level - 1) > 0.1:
-        return LossShape("confidence-weighted")
-    smooth, squared = abs(smoothing) > tolerance, abs(z) > tolerance / 10
-    if not smooth and not squared:
-        return LossShape()
-    name = " and ".join(n for n, on in (("label smoothing", smooth), ("z-loss", squared)) if on)
-    return LossShape(name, smoothing if smooth else 0.0, z if squared else 0.0)
 
 
 def _auxiliary(step: Step, site: Site, tokens: tuple[int, int], held: Held) -> npt.NDArray[np.float64] | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from cloison.errors import CloisonError
 from cloison.findings import Finding
 from cloison.proof.equality import Equality
 from cloison.proof.isolation import Ahead, Influence
@@ -37,9 +38,14 @@ def not_tested(experiment: str, why: str) -> Said:
 
 def failed(experiment: str, error: BaseException, fix: str = "") -> Said:
     """Say that the model, or what it was given, raised."""
-    first = (str(error).strip().splitlines() or [""])[0][:300]
-    said = f"{type(error).__name__}: {first}"
-    finding = Finding("error", "error", f"{experiment}: the set-up raises {said}", fix, {"experiment": experiment})
+    if isinstance(error, CloisonError):
+        said, fix = f"{error.asked} {error.found}".strip(), fix or error.remedy
+        message = f"{experiment}: {said}"
+    else:
+        first = (str(error).strip().splitlines() or [""])[0][:300]
+        said = f"{type(error).__name__}: {first}"
+        message = f"{experiment}: the set-up raises {said}"
+    finding = Finding("error", "error", message, fix, {"experiment": experiment})
     return Verdict(experiment, "error", said, {"error": type(error).__name__}), [finding]
 
 
@@ -56,7 +62,11 @@ def isolation_said(moved: Influence, coupled: str, place: Place | None, fix: str
         "forwards": moved.forwards,
         "own_smallest": float(np.nanmin(np.diag(moved.matrix))) if count else None,
     }
-    noise = "bit-equal when repeated" if moved.noise == 0.0 else f"repeats differ by {moved.noise:.1e} sigma"
+    noise = (
+        "bit-equal when repeated"
+        if moved.noise == 0.0
+        else f"repeats differ by {moved.noise:.1e} sigma: nothing below {moved.threshold:.1e} would show"
+    )
     if cells == 0:
         return Verdict("isolation", "exact", f"0 of {all_cells} cells moved ({noise})", evidence), []
     evidence |= {"source": source, "destination": destination, "size": size, "control": coupled}

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.blocks import Block
-from cloison.errors import InputError, require
+from cloison.errors import CloisonError, InputError, require
 from cloison.findings import Finding
 from cloison.proof import verdicts as say
 from cloison.proof.blocks import lengths_of, synthetic, vocabulary
@@ -19,6 +19,7 @@ from cloison.proof.gradients import gradient_influence
 from cloison.proof.isolation import Ahead, Influence, influence, look_ahead
 from cloison.proof.judging import judge
 from cloison.proof.keep import kept
+from cloison.proof.likely import known_ids, likely_cause
 from cloison.proof.mismatches import Mismatch, classify
 from cloison.proof.positions import positions
 from cloison.proof.remedies import remedy
@@ -28,6 +29,11 @@ from cloison.proof.setup import FAILURES, Setup, coupling, look_ahead_coupling, 
 from cloison.proof.tracing import Place
 
 __all__ = ["verify"]
+
+UNWATCHED = "the modules could not be watched: repeats differ, the callable shows no module, or the batch has no input_ids"
+
+UNSTEADY = 1e-2
+"""Where repeats differ by more standard deviations than this, a shift of positions proves nothing."""
 
 
 def verify(
@@ -79,10 +85,11 @@ def verify(
     require("torch", "hf")
     tested = subject(model, collate, alone)
     config = getattr(tested.module, "config", None)
-    given = list(synthetic(config, seed=seed) if blocks is None else blocks)
+    known = None if hasattr(config, "to_dict") else known_ids(tested.module)
+    given = list(synthetic(config, vocab_size=known, seed=seed)) if blocks is None else _blocks(blocks)
     if not given or not sum(lengths_of(given)):
         raise InputError("verify needs blocks with tokens.", f"It got {len(given)}.", "Pass blocks, or leave them out.")
-    ids = vocabulary(config) if blocks is None else _ids_of(given, config)
+    ids = vocabulary(config, known) if blocks is None else _ids_of(given, config, known)
     with kept(tested.module) as notes:
         setup = Setup(tested, given, ids, seed, notes)
         said, matrix = _experiments(setup, bidirectional, gradients, fix)
@@ -129,7 +136,10 @@ def _experiments(setup: Setup, bidirectional: bool, gradients: bool, fix: bool) 
         wrong = leaks or mismatch is not None or isinstance(moved, Exception) or isinstance(equal, Exception)
         mend = _mend(setup, equal) if fix and wrong else ""
         noise = max(equal.allowed, 1e-12) if isinstance(equal, Equality) else 1e-4
-        known = _tried(lambda: positions(setup.subject, setup.blocks, noise=noise, run=setup.wrap))
+        if isinstance(moved, Influence) and moved.noise > UNSTEADY:
+            known: Any = InputError("positions are tried on outputs that repeat.", f"They differ by {moved.noise:.1e} sigma.")
+        else:
+            known = _tried(lambda: positions(setup.subject, setup.blocks, noise=noise, run=setup.wrap))
     return list(
         _said(setup, equal, moved, place, coupled, ahead, ahead_coupled, back, mismatch, mend, known, bidirectional, gradients)
     ), (moved.matrix if isinstance(moved, Influence) else None)
@@ -155,11 +165,11 @@ def _said(
     if moved is None:
         yield say.not_tested("isolation", "there is only one segment")
     elif isinstance(moved, Exception):
-        yield say.failed("isolation", moved, mend)
+        yield say.failed("isolation", moved, mend or likely_cause(setup.subject.module, setup.blocks))
     else:
         yield say.isolation_said(moved, coupled, place, mend)
     if leaks:
-        yield say.where_said(place, "the modules could not be watched")
+        yield say.where_said(place, UNWATCHED)
     if isinstance(ahead, Exception):
         yield say.not_tested("look-ahead", _first(ahead))
     else:
@@ -173,10 +183,11 @@ def _said(
     else:
         yield say.gradients_said(back, coupled, leaks, mend)
     if isinstance(equal, Exception):
+        unmeasured = setup.subject.module is None and isinstance(equal, InputError)
         yield (
             say.not_tested("equality", _first(equal))
-            if isinstance(moved, Exception) or coupled
-            else say.failed("equality", equal, mend)
+            if isinstance(moved, Exception) or coupled or unmeasured
+            else say.failed("equality", equal, mend or likely_cause(setup.subject.module, setup.blocks))
         )
     else:
         yield say.equality_said(equal, mismatch, leaks, coupled, mend)
@@ -195,6 +206,8 @@ def _tried(call: Callable[[], Any]) -> Any:
 
 
 def _first(error: BaseException) -> str:
+    if isinstance(error, CloisonError):
+        return f"{error.asked} {error.found}".strip()
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:300]
 
 
@@ -273,7 +286,24 @@ def _inner_shape(adapter: Any, inner: Any, batch: Mapping[str, Any]) -> Any:
     return seen[-1].shape if seen and seen[-1] is not None else None
 
 
-def _ids_of(blocks: Sequence[Block], config: Any) -> npt.NDArray[np.int64]:
+def _blocks(blocks: Any) -> list[Block]:
+    """Return what the caller passed as blocks.
+
+    Raises:
+        InputError: bare samples, rows or texts.
+    """
+    given = [blocks] if isinstance(blocks, Block) else list(blocks)
+    wrong = [type(one).__name__ for one in given if not isinstance(one, Block)]
+    if wrong:
+        raise InputError(
+            "blocks must be Blocks.",
+            f"{len(wrong)} of {len(given)} are {wrong[0]}.",
+            "Make them of samples: cloison.pack_samples(samples, capacity=4096).",
+        )
+    return given
+
+
+def _ids_of(blocks: Sequence[Block], config: Any, known: int | None) -> npt.NDArray[np.int64]:
     """Return the ids that occur in ``blocks``, or the vocabulary where they are too few to change anything."""
     found = np.unique(np.concatenate([block.input_ids for block in blocks])).astype(np.int64)
-    return found if found.size >= 8 else vocabulary(config)
+    return found if found.size >= 8 else vocabulary(config, known)

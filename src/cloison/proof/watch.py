@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from cloison.errors import InputError, require
 from cloison.proof.fit import NOTHING, Fit, from_real_hidden, from_real_logits, shape_from_hidden, shape_from_logits
+from cloison.proof.loss_shapes import LossShape, classified
 from cloison.proof.report import VerifyReport
 from cloison.proof.step import Known, StepAudit, recorded
 from cloison.proof.substitution import Site, sites
-from cloison.proof.targets import LossShape, Reading, calibrated, classified, rows_of
+from cloison.proof.targets import Reading, calibrated, rows_of
 from cloison.proof.truth import SampleIndex
 from cloison.proof.weights import Claim
 
@@ -225,7 +226,7 @@ def _as_reading(fit: Fit, grad: Any, calls: list[dict[str, Any]], place: str, sh
         place,
         shape,
         # The model's own confidence stands between the gradient and the weight.
-        max(float(torch.finfo(grad.dtype).eps), 1e-5),
+        max(8 * float(torch.finfo(grad.dtype).eps), 8e-5),
         calls=tuple(calls),
     )
 

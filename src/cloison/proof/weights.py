@@ -26,7 +26,7 @@ class StepWeights:
         weights: float64 [targets], as they go to ``backward``.
         samples: int64 [targets], the sample that each belongs to, numbered inside the micro-batch.
         rank: whose it is.
-        precision: the machine epsilon of what was read.
+        precision: how far weights may be off, relatively.
     """
 
     weights: npt.NDArray[np.float64]
@@ -44,12 +44,14 @@ class Weighing:
             "mean of means over ranks and micro-batches", "mean of means over rows", "own weights" or "nothing".
         total: their sum over the step, ranks averaged as data-parallel training averages them: 1 for a mean.
         spread: the largest over the smallest.
+        signs: whether some are positive and some negative.
     """
 
     kind: str
     total: float
     spread: float
     details: Mapping[str, Any] = field(default_factory=dict)
+    signs: bool = False
 
 
 def weigh(parts: Sequence[StepWeights], ranks: int = 1) -> Weighing:
@@ -58,7 +60,7 @@ def weigh(parts: Sequence[StepWeights], ranks: int = 1) -> Weighing:
     if not kept:
         return Weighing("nothing", 0.0, 1.0)
     weights = np.concatenate([part.weights for part in kept]) / ranks
-    tolerance = max(1e-4, 16 * max(part.precision for part in kept))
+    tolerance = max(1e-4, 2 * max(part.precision for part in kept))
     sizes = np.abs(weights)
     total, spread = float(weights.sum()), float(sizes.max() / max(sizes.min(), 1e-300))
     details = {"targets": int(weights.size), "micro_batches": len(parts), "ranks": ranks}
@@ -82,7 +84,8 @@ def weigh(parts: Sequence[StepWeights], ranks: int = 1) -> Weighing:
             return Weighing(named, total, spread, details)
         if kind == "row" and _mean_of_sample_means(weights, names, tolerance):
             return Weighing("mean of means over micro-batches of sample means", total, spread, details)
-    return Weighing("own weights", total, spread, details)
+    both = bool((weights > 0).any() and (weights < 0).any())
+    return Weighing("own weights", total, spread, details, both)
 
 
 def weights_verdict(
@@ -98,21 +101,26 @@ def weights_verdict(
     evidence = {"kind": weighing.kind, "total": weighing.total, "spread": weighing.spread, **weighing.details}
     if weighing.kind == "nothing":
         return Verdict("weights", "not tested", "nothing is trained", evidence), []
+    if weighing.signs:
+        said = "targets are pulled up and pushed down (a preference or a policy loss), which is no mean over tokens"
+        return Verdict("weights", "not tested", said, evidence), []
     findings: list[Finding] = []
+    beside = (
+        "" if 0.98 < weighing.total < 1.02 or form not in _COMPARABLE else f", and they sum to {weighing.total:.4g}, not to 1"
+    )
     if claim is not None and weighing.kind != claim:
         findings.append(
             Finding(
                 "weights",
                 "error",
                 f"The weights are not the {claim.replace('_', ' ')} of the step but: {weighing.kind}. The heaviest target "
-                f"counts {weighing.spread:.3g} times the lightest.",
+                f"counts {weighing.spread:.3g} times the lightest{beside}.",
                 _REMEDY.get(weighing.kind, "Divide the summed loss by the number of targets of the whole step."),
                 evidence,
             )
         )
     total = weighing.total
-    comparable = form in ("cross entropy", "label smoothing", "z-loss", "label smoothing and z-loss")
-    if claim is not None and comparable and not findings and not 0.98 < total < 1.02:
+    if claim is not None and form in _COMPARABLE and not findings and not 0.98 < total < 1.02:
         steps = weighing.details.get("micro_batches", 1) // weighing.details.get("ranks", 1)
         off = "loss_scale"
         said = f"The weights of the step sum to {total:.4g}, not to 1"
@@ -131,6 +139,8 @@ def weights_verdict(
     )
     return Verdict("weights", status, summary, evidence), findings
 
+
+_COMPARABLE = ("cross entropy", "label smoothing", "z-loss", "label smoothing and z-loss")
 
 _REMEDY = {
     "mean of means over micro-batches": "Divide the summed loss by the targets of all micro-batches (num_items_in_batch).",
