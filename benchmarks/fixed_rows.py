@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from adapt_training import seconds
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
@@ -68,14 +68,6 @@ def packed_rows(blocks: list[Any]) -> dict[str, Any]:
     most = max(len(block.segments.seq_lengths) for block in blocks)
     lengths = [[*block.segments.seq_lengths.tolist(), *[0] * (most - len(block))] for block in blocks]
     return cloison.forms.hf.rows(blocks, WIDTH) | {"seq_lengths": torch.tensor(lengths)}
-
-
-def seconds(call: Callable[..., Any], model: Any, batch: dict[str, Any]) -> float:
-    """Return the seconds of a forward and a backward."""
-    model.zero_grad(set_to_none=True)
-    start = time.perf_counter()
-    call(**batch).loss.backward()
-    return time.perf_counter() - start
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from tests.campaign.runs import Job, differing, finished_pieces, made_again, tree, write_source
+from tests.campaign.runs import Job, finished_pieces, last_run, made_again, tree, write_source
 
 __all__ = ["campaign", "killed_run"]
 
@@ -40,14 +40,7 @@ def killed_run(job: Job, expected: dict[str, str], random: np.random.Generator, 
             return f"the job ended with status {status}", hit
         if status != 0 and (again := made_again(before, job.folder)):
             return f"made again although they were finished: {again}", hit
-    before = finished_pieces(job.folder)
-    done = job.run()
-    if done.returncode:
-        return f"the last run ended with status {done.returncode}: {done.stderr[-800:]}", hit
-    if again := made_again(before, job.folder):
-        return f"made again although they were finished: {again}", hit
-    differ = differing(job.folder, expected)
-    return (f"not as in an undisturbed run: {differ}" if differ else ""), hit
+    return last_run(job, expected), hit
 
 
 def campaign(scratch: Path, seed: int, runs: int) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import cloison
 from tests.packing.corpus import chats, write_lines
 
-__all__ = ["Job", "differing", "finished_pieces", "made_again", "remains", "tree", "write_source"]
+__all__ = ["Job", "differing", "finished_pieces", "last_run", "made_again", "remains", "tree", "write_source"]
 
 CAPACITY, SEGMENTS = 1 << 22, 12
 """Blocks of a few samples, each as wide as a shard: many shards from little text."""
@@ -90,6 +90,18 @@ def differing(folder: Path, expected: Mapping[str, str]) -> list[str]:
     """Return the names under ``folder`` that are not as in an undisturbed run: missing, strays, or of other bytes."""
     found = tree(folder)
     return sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+
+
+def last_run(job: Job, expected: Mapping[str, str]) -> str:
+    """Run ``job`` to its end, and return what is wrong ("" for nothing): its status, work done twice, other bytes."""
+    before = finished_pieces(job.folder)
+    done = job.run()
+    if done.returncode:
+        return f"the last run ended with status {done.returncode}: {done.stderr[-800:]}"
+    if again := made_again(before, job.folder):
+        return f"made again although they were finished: {again}"
+    differ = differing(job.folder, expected)
+    return f"not as in an undisturbed run: {differ}" if differ else ""
 
 
 def remains(folder: Path) -> list[str]:
