@@ -106,6 +106,9 @@ FAULTS: list[tuple[str, Callable[[Batch], Any], list[str]]] = [
     ("float mask", _narrow, ["mask_too_narrow"]),
     ("float mask", lambda batch: batch.update(attention_mask=torch.tensor(SEG.dense_mask())), ["mask_is_bool"]),
     ("float mask", lambda batch: batch["labels"].__setitem__((0, 5), 7), ["wrong_token", "boundary_target"]),
+    ("flat", lambda batch: batch.update(input_ids=batch["input_ids"].float()), ["not_integer"]),
+    ("flat", lambda batch: batch.update(input_ids=batch["input_ids"].bfloat16()), ["not_integer"]),
+    ("flat", lambda batch: batch.update(labels=batch["labels"].double()), ["not_integer"]),
     ("flat", lambda batch: batch.update(max_length_q=3), ["max_length_wrong"]),
     ("flat", lambda batch: batch.update(cu_seq_lens_q=[0, 3, 9]), ["boundaries_disagree", "max_length_wrong"]),
     ("flat", lambda batch: batch.update(cu_seq_lens_q=[3, 9]), ["lengths_disagree"]),
@@ -131,6 +134,28 @@ def test_a_planted_fault_is_named_and_nothing_else_is(index: int) -> None:
     assert {*report.kinds("error"), *report.kinds("warning")} == set(kinds), str(report)
 
 
+def test_a_batch_of_embeddings_alone_is_held_against_its_boundaries() -> None:
+    """Everything but the ids is looked at, and that they were not is said."""
+    batch = flat()
+    batch["inputs_embeds"] = torch.zeros(1, 9, 4)
+    del batch["input_ids"]
+    report = check_batch(batch, vocab_size=10)
+    assert not report.findings and any("inputs_embeds" in reason for reason in report.not_checked), str(report)
+    assert report.counts["segments"] == 3 and report.counts["targets"] == 6
+    for plant, kind in (
+        (lambda b: b["labels"].__setitem__((0, 3), 21), "boundary_target"),
+        (lambda b: b.update(position_ids=torch.arange(9)[None]), "positions_not_restarted"),
+        (lambda b: b.update(attention_mask=torch.ones(1, 9)), "mask_hides_boundaries"),
+    ):
+        wrong = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+        plant(wrong)
+        assert check_batch(wrong).kinds("error") == [kind]
+    shifted = {**batch, "shift_labels": torch.tensor([[12, 13, -100, 22, -100, 32, 33, 34, -100]])}
+    assert not check_batch(shifted).findings
+    shifted["shift_labels"][0, 2] = 21
+    assert check_batch(shifted).kinds("error") == ["boundary_target"]
+
+
 def test_a_cache_that_may_be_on_is_noted() -> None:
     batch = flat()
     for name in ("use_cache", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"):
@@ -151,7 +176,8 @@ def test_known_lengths_tell_of_positions_that_never_restart() -> None:
     ("batch", "asked"),
     [
         ({"labels": [[1]]}, "a batch needs input_ids"),
-        ({"input_ids": [[0.5]]}, "input_ids must be integers"),
+        ({"input_ids": [["a"]]}, "input_ids must be integers"),
+        ({"inputs_embeds": np.zeros((2, 3))}, "inputs_embeds must be [B, T, width]"),
         ({"input_ids": [[1, 2]], "labels": [[1]]}, "labels must have the shape"),
         ({"input_ids": [[1, 2]], "position_ids": [[1, 2], [1, 2]]}, "position_ids must have the shape"),
         ({"input_ids": [[1, 2]], "attention_mask": np.zeros((1, 1, 2, 3))}, "a 4-D mask must be"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,38 @@ FAULTS: dict[str, Fault] = {
     ),
     "no labels and positions": ("positions", lambda listed: [row.pop("labels") for row in listed], {}, ["implied_labels"]),
     # values
+    "ids as floats": ("trl", _every("input_ids", lambda row: np.array(row["input_ids"], np.float32)), {}, ["not_integer"]),
+    "ids as Python floats": ("axolotl", _every("input_ids", lambda row: [*map(float, row["input_ids"])]), {}, ["not_integer"]),
+    "labels as floats": ("trl", _every("labels", lambda row: [float(n) for n in row["labels"]]), {}, ["not_integer"]),
+    "targets as floats": ("grain", _every("targets", lambda row: np.array(row["targets"], np.float64)), {}, ["not_integer"]),
+    "positions as floats": (
+        "positions",
+        _every("position_ids", lambda row: [float(n) for n in row["position_ids"]]),
+        {},
+        ["not_integer"],
+    ),
+    "lengths as floats": ("trl", _every("seq_lengths", lambda row: np.array(row["seq_lengths"], float)), {}, ["not_integer"]),
+    "lengths with fractions": ("trl", _set(0, "seq_lengths", 1, 3.5), {}, ["not_integer"]),
+    "flags for ids": (
+        "trl",
+        lambda listed: [row.update(input_ids=[True] * len(row["input_ids"]), labels=[-100, *[1] * (len(row["labels"]) - 1)])
+                        for row in listed],
+        {},
+        ["not_integer"],
+    ),
+    "the place of an image": (
+        "trl",
+        lambda listed: [listed[1][name].__setitem__(3, -200) for name in ("input_ids", "labels")],
+        {},
+        ["ids_placeholder"],
+    ),
+    "nothing at all": ("trl", lambda listed: listed.clear(), {}, ["nothing_to_check"]),
+    "rows of nothing": (
+        "trl",
+        _every("input_ids", lambda row: row.update(labels=[], seq_lengths=[]) or []),
+        {},
+        ["nothing_to_check", "nothing_trained"],
+    ),
     "a negative id": ("megatron_bridge", _set(0, "input_ids", 1, -5), {}, ["ids_negative"]),
     "an id outside": ("megatron_bridge", _set(2, "input_ids", 0, 100), {}, ["ids_out_of_vocabulary"]),
     "a weight that is no number": (
@@ -231,7 +264,7 @@ def test_a_planted_fault_is_found_and_named_and_nothing_else_is(name: str) -> No
             report.raise_for_findings()
 
 
-SOURCE_ONLY = {"file_changed", "manifest_disagrees", "ledger_disagrees", "sample_missing"}
+SOURCE_ONLY = {"file_empty", "file_changed", "manifest_disagrees", "ledger_disagrees", "sample_missing"}
 BATCH_ONLY = {"mask_crosses", "mask_too_narrow", "mask_is_bool", "cache_on", "max_length_wrong", "padding_as_segments"}
 NOTES = {"eos_scan_differs", "first_labels_masked_later"}
 
@@ -333,9 +366,56 @@ def test_wrong_arguments_are_errors() -> None:
             check(rows("trl"), **options)
 
 
-def test_an_empty_data_set_is_right() -> None:
-    report = check([])
-    assert report.ok and report.counts["rows"] == 0
+def test_to_have_looked_at_nothing_is_no_pass(tmp_path: Path) -> None:
+    """Nothing, what yields nothing, a file without rows, rows without tokens: each is said and is not ok."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    empty = pa.table({"input_ids": pa.array([], pa.list_(pa.int32()))})
+    pq.write_table(empty, tmp_path / "a.parquet")
+    (tmp_path / "rows.jsonl").write_text("")
+    used = iter(rows("trl"))
+    list(used)
+    for data in ([], (), iter([]), used, empty, tmp_path / "a.parquet", tmp_path / "rows.jsonl", [{"input_ids": []}]):
+        report = check(data)
+        assert report.kinds() == ["nothing_to_check"] and not report.ok, data
+        assert "not one token" in str(report) and "ok" not in str(report).splitlines()
+        with pytest.raises(FindingsError, match="nothing_to_check"):
+            report.raise_for_findings()
+    masked = {"input_ids": [1, 2], "attention_mask": [0, 0]}
+    assert check([masked]).kinds("error") == ["nothing_to_check"]
+    # One empty file beside full ones is not all, and is said.
+    pq.write_table(pa.Table.from_pylist(rows("trl")), tmp_path / "b.parquet")
+    (tmp_path / "rows.jsonl").unlink()
+    report = check(tmp_path, **KNOWN)
+    assert report.ok and report.kinds("warning") == ["file_empty"] and report.findings[0].where["file"] == "a.parquet"
+
+
+def test_floats_are_found_in_files_of_every_kind(tmp_path: Path) -> None:
+    """A Parquet of doubles, a JSON of floats, an Arrow table of half floats: the same finding from each."""
+    import json
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    right = rows("trl")
+    floats = [row | {"input_ids": [float(n) for n in row["input_ids"]]} for row in right]
+    pq.write_table(pa.Table.from_pylist(floats), tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, floats)))
+    halves = pa.table({"input_ids": pa.array([np.array(r["input_ids"], np.float16) for r in right], pa.list_(pa.float16())),
+                       "labels": [r["labels"] for r in right], "seq_lengths": [r["seq_lengths"] for r in right]})  # fmt: skip
+    for data in (tmp_path / "a.parquet", tmp_path / "b.jsonl", halves):
+        report = check(data, **KNOWN)
+        assert report.kinds("error") == ["not_integer"] and report.findings[0].where["column"] == "input_ids", str(report)
+        assert "float" in report.findings[0].where["dtype"]
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        report = check([row | {"input_ids": torch.tensor(row["input_ids"], dtype=dtype)} for row in right], **KNOWN)
+        assert report.kinds("error") == ["not_integer"]
+    unsigned = [
+        row | {"input_ids": np.array(row["input_ids"], np.uint64 if index else np.int64)} for index, row in enumerate(right)
+    ]
+    assert check(unsigned, **KNOWN).ok  # beside each other numpy would make doubles of these
 
 
 def test_case_EOS_02(cases: dict[str, dict[str, Any]]) -> None:

@@ -153,6 +153,18 @@ def test_the_command_line_says_it_with_its_status(
     assert [f["kind"] for f in plain["findings"] if f["severity"] == "error"] == ["boundary_target"]
     assert plain["not_checked"] == ["samples twice or missing: there are no sample_ids"]
     assert main(["check", str(tmp_path / "nothing")]) == 2
+    # What would make more of it checked is said in the words of the reader.
+    (tmp_path / "c.jsonl").write_text(json.dumps(row | {"labels": [6, 7, 8, 5]}))
+    capsys.readouterr()
+    assert main(["check", str(tmp_path / "c.jsonl")]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "pass --tokenizer or --vocab-size" in shown and "pass --tokenizer or --eos)" in shown and "=" not in shown
+    assert "(pass --capacity)" in shown and "say so: --labels shifted." in shown
+    report = cloison.check(tmp_path / "c.jsonl")
+    assert "ids against a vocabulary (pass tokenizer= or vocab_size=)" in report.not_checked
+    (tmp_path / "d.jsonl").write_text("")
+    assert main(["check", str(tmp_path / "d.jsonl")]) == 1
+    assert "Nothing was looked at" in capsys.readouterr().out
     (tmp_path / "b.npy").write_bytes(b"")
     assert main(["check", str(tmp_path / "b.npy")]) == 2
     assert "pickles" in capsys.readouterr().err

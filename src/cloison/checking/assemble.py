@@ -19,6 +19,7 @@ from cloison.checking.boundaries import (
 )
 from cloison.checking.conventions import BoundarySource, Convention
 from cloison.checking.hits import Hit, Place
+from cloison.checking.integers import as_integers
 from cloison.checking.ragged import Ragged
 from cloison.checking.rows import Rows
 from cloison.segments import IGNORE, Segments
@@ -50,13 +51,13 @@ def assemble(
     Where several columns state boundaries, the first of seq_lengths, seq_start_id, cu_seqlens, segment numbers and position_ids
     counts, and rows in which another one differs are hits.
     """
-    hits: list[Hit] = []
-    tokens = columns["input_ids"]
-    sizes, num_rows = tokens.sizes, tokens.num_rows
 
     def at(row: int) -> Place:
         return Place(file, first_row + int(row))
 
+    columns, hits = as_integers(columns, at)
+    tokens = columns["input_ids"]
+    sizes, num_rows = tokens.sizes, tokens.num_rows
     cells: dict[str, npt.NDArray[Any]] = {}
     for name in _CELL_COLUMNS:
         if name in columns:

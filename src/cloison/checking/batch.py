@@ -39,16 +39,16 @@ def check_batch(
     """Return what is wrong, or worth knowing, with one batch: boundaries, 2-D and 4-D masks, targets, positions, ids.
 
     Args:
-        batch: what ``model(**batch)`` gets: ``input_ids`` [B, T] (torch, numpy, lists), any of ``labels`` or ``shift_labels``,
-            ``position_ids`` ([B, T], [3, B, T], [4, B, T]), ``attention_mask`` (2-D, 4-D, or a dict of 4-D), ``cu_seq_lens_q``,
-            ``max_length_q``, ``seq_idx``, ``segment_ids``, ``sequence_id``. A Megatron batch (``tokens``, ``labels`` already
-            shifted, ``loss_mask``) is known by its ``tokens``.
+        batch: what ``model(**batch)`` gets: ``input_ids`` [B, T] (torch, numpy, lists) or ``inputs_embeds`` [B, T, d], any
+            of ``labels`` or ``shift_labels``, ``position_ids`` ([B, T], [3, B, T], [4, B, T]), ``attention_mask`` (2-D, 4-D, or
+            a dict of 4-D), ``cu_seq_lens_q``, ``max_length_q``, ``seq_idx``, ``segment_ids``, ``sequence_id``. A Megatron batch
+            (``tokens``, ``labels`` already shifted, ``loss_mask``) is known by its ``tokens``.
         seq_lengths: the true lengths, rows of them, where the caller knows them; what the batch says is compared with these.
         labels: "shifted" where ``labels`` are shifted already and the model does not shift.
         tokenizer, capacity, vocab_size, eos_token_id, terminators: as for `check`.
 
     Raises:
-        InputError: no ``input_ids``, or arrays whose shapes do not belong together.
+        InputError: neither ``input_ids`` nor ``inputs_embeds``, or arrays whose shapes do not belong together.
 
     Cost: a few passes over the batch on the host; a 4-D mask is looked at row by row, T x T at a time.
 
@@ -58,6 +58,10 @@ def check_batch(
     ['mask_hides_boundaries', 'boundary_target']
     """
     known = known_of(tokenizer, Known(capacity, vocab_size, eos_token_id, None, tuple(terminators)))
+    untold: list[str] = []
+    if batch.get("inputs_embeds") is not None and batch.get("input_ids") is None and batch.get("tokens") is None:
+        batch, known = {**batch, "input_ids": _stand_in(batch)}, Known(known.capacity)
+        untold.append("labels against the tokens of their places: the batch has inputs_embeds and no ids")
     cells, shape = _cells(batch)
     extra: list[Hit] = []
     offsets = np.arange(shape[0] + 1, dtype=np.int64) * shape[1]
@@ -84,7 +88,21 @@ def check_batch(
     )
     if several and by_positions and batch.get("use_cache") is not False:
         extra.append(Hit("cache_on", 1, 1))
-    return inspection.finish("batch", extra)
+    return inspection.finish("batch", extra, untold)
+
+
+def _stand_in(batch: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+    """Return ids [B, T] for a batch of embeddings alone: those that the labels name, and elsewhere a count."""
+    embeds = batch["inputs_embeds"]
+    if getattr(embeds, "ndim", 0) != 3:
+        raise InputError("inputs_embeds must be [B, T, width].", f"It has {np.ndim(embeds)} axes.", "Pass one batch.")
+    shape = (int(embeds.shape[0]), int(embeds.shape[1]))
+    ids = np.broadcast_to(np.arange(shape[1]), shape).copy()
+    for name, shift in (("labels", 0), ("shift_labels", 1)):
+        if batch.get(name) is not None:
+            asked = _shaped(batch[name], name, shape)[:, : shape[1] - shift]
+            ids[:, shift:] = np.where(asked == IGNORE, ids[:, shift:], asked)
+    return ids
 
 
 def _cells(batch: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], tuple[int, int]]:
@@ -94,7 +112,7 @@ def _cells(batch: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], tuple
         listed = ", ".join(map(str, batch)) or "nothing"
         raise InputError("a batch needs input_ids.", f"It has {listed}.", "Pass the batch as the collator returns it.")
     ids = np.atleast_2d(numeric(batch[name]))
-    if ids.ndim != 2 or ids.dtype.kind not in "iu":
+    if ids.ndim != 2 or ids.dtype.kind not in "iufb":
         raise InputError(
             f"{name} must be integers of [B, T].", f"Its dtype is {ids.dtype}, its shape {list(ids.shape)}.", "Pass one batch."
         )

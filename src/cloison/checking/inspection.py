@@ -121,7 +121,7 @@ class Inspection:
         }
         missing = [*not_checked]
         if self._known.capacity is None:
-            missing.append("rows against a capacity (pass capacity=, --capacity)")
+            missing.append("rows against a capacity (pass capacity=)")
         if self._known.vocab_size is None:
             missing.append("ids against a vocabulary (pass tokenizer= or vocab_size=)")
         if not self._known.terminators:

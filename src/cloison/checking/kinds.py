@@ -44,6 +44,18 @@ KINDS = MappingProxyType(
             "Tokens were lost, or came in, that no entry names.",
             "Pack again into a new folder.",
         ),
+        "nothing_to_check": Kind(
+            "error",
+            "there is not one token in {of} rows",
+            "Nothing was looked at: this is no pass.",
+            "Look whether the path, the filter or the split before this step gives rows, and whether an iterator was used up.",
+        ),
+        "file_empty": Kind(
+            "warning",
+            "{count} of {of} files hold no row",
+            "What ought to be in them is not trained.",
+            "Look whether they were written to the end; else drop them.",
+        ),
         # ------------------------------------------------------------ boundaries
         "lengths_disagree": Kind(
             "error",
@@ -155,8 +167,7 @@ KINDS = MappingProxyType(
             "{count} of {of} rows have labels that are already shifted (label i is the token after i), and the model "
             "shifts again",
             "Every token is trained to predict the token after the next.",
-            'Let labels have the index of input_ids; if the trainer does not shift, say so (labels="shifted", --labels '
-            "shifted).",
+            'Let labels have the index of input_ids; if the trainer does not shift, say so: labels="shifted".',
         ),
         "not_shifted": Kind(
             "error",
@@ -234,7 +245,7 @@ KINDS = MappingProxyType(
             "warning",
             "{count} of {of} segments end in the id {token}, which is never a target (taken for the end id: a guess)",
             "If it ends the sample, the model never learns to stop.",
-            "Train the terminator with its message, or pass its id (eos_token_id=, --eos) so that this is known.",
+            "Train the terminator with its message, or pass its id as eos_token_id= so that this is known.",
         ),
         "implied_labels": Kind(
             "warning",
@@ -243,6 +254,19 @@ KINDS = MappingProxyType(
             "Write labels with -100 at first tokens, or use a collator that masks them from lengths.",
         ),
         # ------------------------------------------------------------ values
+        "not_integer": Kind(
+            "error",
+            "{column} is {dtype} and not integer ({count} entries{reason})",
+            "Embeddings, losses and kernels take integers: they refuse these, or a cast on the way changes them (bfloat16 is "
+            "exact up to 256 only, float16 up to 2,048, float32 up to 16,777,216).",
+            "Write int32 or int64. Table libraries make doubles of a column that has a missing value.",
+        ),
+        "ids_placeholder": Kind(
+            "warning",
+            "{count} of {of} token ids are the places of images, videos or sounds in LLaVA's way (the first is {held})",
+            "Right only for a model that puts features there before it looks ids up; the lookup of any other fails.",
+            "Train with the collator and the model of that convention.",
+        ),
         "ids_negative": Kind(
             "error",
             "{count} of {of} token ids are negative (the first is {held})",

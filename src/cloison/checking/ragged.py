@@ -77,6 +77,8 @@ def from_rows(rows: Sequence[Mapping[str, Any]], names: Sequence[str], first_row
                     f"Row {first_row + index} has dtype {array.dtype} and shape {list(array.shape)}.",
                     "Pass token ids, not text or nested lists.",
                 )
+            if array.dtype == np.uint64 and array.max(initial=0) < 2**63:  # beside int64 numpy would make doubles of both
+                array = array.astype(np.int64)
             arrays.append(array)
         sizes = [array.size for array in arrays]
         filled = [array for array in arrays if array.size]

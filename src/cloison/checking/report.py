@@ -77,7 +77,7 @@ class CheckReport:
             f"  utilization {counts['utilization']:.2%}"
             + ("" if counts["target_utilization"] is None else f", of targets {counts['target_utilization']:.2%}")
             + f"; longest segment {counts['max_seqlen']:,}",
-            f"  read as {self.convention}",
+            f"  read as {self.convention or 'nothing: there is no row'}",
             f"  boundaries from {self.boundaries}",
             "",
         ]

@@ -141,14 +141,7 @@ def _file_pieces(path: Path) -> Iterator[Piece]:
         if kind == ".parquet":
             yield from _parquet_pieces(path)
         elif kind in (".arrow", ".feather", ".ipc"):
-            with pa.memory_map(str(path)) as file:
-                try:
-                    reader = ipc.open_file(file)
-                    batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
-                except pa.ArrowInvalid:
-                    file.seek(0)
-                    batches = iter(ipc.open_stream(file))
-                yield from _batches(map(_validated, batches), name)
+            yield from _batches((batch for job in arrow_jobs(str(path)) for batch in arrow_batches(str(path), job)), name)
         elif kind in (".jsonl", ".ndjson"):
             with pa.input_stream(str(path), compression="detect") as stream:
                 yield from _row_pieces(_json_lines(stream, path), name)
@@ -169,12 +162,6 @@ def _file_pieces(path: Path) -> Iterator[Piece]:
             raise StoreError(f"{path} must be Parquet, Arrow or JSON.", f"Its name ends in {path.suffix or 'nothing'}.", remedy)
 
 
-def _validated(batch: Any) -> Any:
-    """Return ``batch``: Arrow follows offsets from a file without a look at where they lead."""
-    batch.validate(full=True)
-    return batch
-
-
 def _mds_pieces(folder: Path) -> Iterator[Piece]:
     from cloison.formats.mds import read
 
@@ -187,7 +174,7 @@ def _mds_pieces(folder: Path) -> Iterator[Piece]:
 def _parquet_pieces(path: Path) -> Iterator[Piece]:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path, memory_map=True) as file:
+    with pq.ParquetFile(path) as file:
         names = [name for name in NAMES if name in file.schema_arrow.names]
         if not names:
             # The reader of columns says what is missing.
@@ -201,7 +188,7 @@ def _parquet_pieces(path: Path) -> Iterator[Piece]:
             if file.metadata.row_group(group).column(column).path_in_schema.split(".")[0] in ("input_ids", "tokens", "inputs")
         )
         size = max(1, min(_PIECE_ROWS, _PIECE_TOKENS * rows // max(1, entries)))
-        yield from _batches(file.iter_batches(batch_size=size, columns=names), path.name)
+        yield from _batches(group_batches(file, range(file.metadata.num_row_groups), names, size), path.name)
 
 
 def _batches(batches: Iterable[Any], file: str | None) -> Iterator[Piece]:

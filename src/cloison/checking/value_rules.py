@@ -13,13 +13,20 @@ from cloison.checking.rows import Rows
 __all__ = ["VALUE_RULES"]
 
 
+_PLACEHOLDERS = (-200, -201, -202)
+"""Ids that LLaVA and the models after it write where an image, a video or a sound stands."""
+
+
 def ids_in_range(rows: Rows, known: Known) -> Iterator[Hit]:
     """Ids below 0, or outside the vocabulary."""
     ids = rows.input_ids
     if not ids.size:
         return
+    below = int(ids.min()) < 0
+    placed = below and np.isin(ids, _PLACEHOLDERS)
     for kind, bad, size in (
-        ("ids_negative", int(ids.min()) < 0 and ids < 0, 0),
+        ("ids_placeholder", placed, 0),
+        ("ids_negative", below and (ids < 0) & ~placed, 0),
         (
             "ids_out_of_vocabulary",
             known.vocab_size is not None and int(ids.max()) >= known.vocab_size and ids >= known.vocab_size,

@@ -39,7 +39,9 @@ class Totals:
 
     def hits(self) -> Iterator[Hit]:
         """Yield what the sums say."""
-        if self.has_labels and self.tokens and not self.targets:
+        if not self.tokens:
+            yield Hit("nothing_to_check", 1, self.rows)
+        elif self.has_labels and not self.targets:
             yield Hit("no_target_at_all", self.tokens, self.tokens)
 
 

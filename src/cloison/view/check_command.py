@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from types import MappingProxyType
 
 from cloison.checking.check import check
 from cloison.checking.conventions import CONVENTIONS
+from cloison.checking.report import CheckReport
+from cloison.view.option_words import as_options
 from cloison.view.outcome import Outcome
 from cloison.view.pieces import visible
 
 __all__ = ["add_arguments", "run"]
+
+_RENAMED = MappingProxyType({"eos_token_id": "eos", "terminators": "terminator", "convention": "as"})
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -36,4 +42,14 @@ def run(args: Namespace) -> Outcome:
         labels=args.labels,
         convention=args.convention,
     )
-    return Outcome(0 if report.ok else 1, visible(str(report)), report.to_dict())
+    return Outcome(0 if report.ok else 1, visible(str(_in_options(report))), report.to_dict())
+
+
+def _in_options(report: CheckReport) -> CheckReport:
+    """Return ``report`` with its advice in the words of this command."""
+
+    def said(advice: str) -> str:
+        return as_options(advice, {"tokenizer", "capacity", "vocab_size", "labels"}, _RENAMED)
+
+    findings = tuple(replace(finding, fix=said(finding.fix)) for finding in report.findings)
+    return replace(report, findings=findings, not_checked=tuple(map(said, report.not_checked)))
