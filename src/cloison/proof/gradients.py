@@ -22,7 +22,7 @@ from cloison.proof.run import Outputs, Subject
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["embedding_of", "gradient_influence", "watched_embeddings"]
+__all__ = ["embedding_of", "given_embeddings", "gradient_influence", "watched_embeddings"]
 
 
 def embedding_of(module: nn.Module) -> nn.Module:
@@ -50,13 +50,33 @@ def embedding_of(module: nn.Module) -> nn.Module:
     raise InputError("gradients are taken to the input embeddings.", "The model has no embedding table.", "Skip gradients.")
 
 
+def given_embeddings(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return the handle of a hook that hands ``module`` what ``change`` makes of its inputs_embeds, where no ids come along."""
+
+    def hook(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        embeds = kwargs.get("inputs_embeds")
+        if embeds is None or args or kwargs.get("input_ids") is not None:
+            return None
+        return args, {**kwargs, "inputs_embeds": change(embeds)}
+
+    return module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
 @contextmanager
 def watched_embeddings(module: nn.Module) -> Iterator[list[Tensor]]:
     """Make the output of the input embeddings a leaf that wants a gradient; the list holds it after the forward.
 
-    A leaf carries the ids that it is of, as its attribute ``ids``: None where the embeddings were given something else.
+    Where the module is called with embeddings in place of ids, they are the leaf. A leaf carries the ids that it is of, as its
+    attribute ``ids``: None where the embeddings were given something else.
     """
     seen: list[Tensor] = []
+
+    def given(embeds: Tensor) -> Tensor:
+        leaf: Any = embeds.detach().requires_grad_(True)
+        leaf.ids = None
+        seen[:] = [leaf]  # what looked them up before is no part of the forward
+        copy: Tensor = leaf.clone()
+        return copy
 
     def hook(inner: nn.Module, args: Any, output: Tensor) -> Tensor:
         leaf: Any = output.detach().requires_grad_(True)
@@ -65,11 +85,12 @@ def watched_embeddings(module: nn.Module) -> Iterator[list[Tensor]]:
         scaled: Tensor = leaf.clone()  # some models scale what they get in place
         return scaled
 
-    handle = embedding_of(module).register_forward_hook(hook)
+    handles = [embedding_of(module).register_forward_hook(hook), given_embeddings(module, given)]
     try:
         yield seen
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def gradient_influence(subject: Subject, run: Callable[[Sequence[Block]], Any], blocks: Sequence[Block]) -> Influence:

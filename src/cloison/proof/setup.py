@@ -153,13 +153,18 @@ def _still(
 def _entry(setup: Setup, blocks: Sequence[Block], tokens: npt.NDArray[np.int64]) -> Place | None:
     """Return where ``tokens`` first differ between the unchanged run and that of ``blocks``."""
     module = setup.subject.module
-    ids = setup.subject.collate(setup.blocks).get("input_ids")
-    if module is None or ids is None:
+    batch = setup.subject.collate(setup.blocks)
+    ids, embeds = batch.get("input_ids"), batch.get("inputs_embeds")
+    if module is None or (ids is None and embeds is None):
         return None
-    shape = (int(ids.shape[0]), int(ids.shape[-1])) if ids.dim() > 1 else (1, int(ids.shape[-1]))
+    sizes = ids.shape if ids is not None else embeds.shape[:-1]
+    shape = (int(sizes[0]), int(sizes[-1])) if len(sizes) > 1 else (1, int(sizes[-1]))
     base, outputs = trace(module, lambda: setup.run(setup.blocks), shape)
     other, _ = trace(module, lambda: setup.run(blocks), shape)
-    return None if outputs.places is None else compare(module, base, other, outputs.places[tokens])
+    at = outputs.places
+    if at is None and sizes.numel() == sum(block.num_tokens for block in setup.blocks):
+        at = np.arange(sizes.numel())  # outputs came in packed order, and so did what went in
+    return None if at is None else compare(module, base, other, at[tokens])
 
 
 def _tokens_of(setup: Setup, segments: Sequence[int]) -> npt.NDArray[np.int64]:
