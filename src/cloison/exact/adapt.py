@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,13 @@ from cloison.exact.choices import remember, remembered
 from cloison.exact.faster import faster
 from cloison.exact.headless import Head, heads_of, misses
 from cloison.exact.kernels import BY_DEVICE, KERNELS
+from cloison.exact.labels import asked_by_labels
 from cloison.exact.ladder import climb, named
 from cloison.exact.mixers import fitting
+from cloison.exact.pooled import pooled
+from cloison.exact.probe import Reference
 from cloison.exact.proving import Proof, holds_on, prove, said
+from cloison.exact.splitting import Split
 from cloison.exact.trial import Trial, in_eval, trial_of
 from cloison.exact.ways import RUNGS, Way
 
@@ -60,7 +65,9 @@ def adapt(
     is then tried on the model itself with short blocks.
 
     Args:
-        model: a transformers causal model, or any module that takes ``input_ids`` [B, T] and returns logits.
+        model: a transformers causal model, a base model (hidden states), a classifier of tokens or of samples (a reward model),
+            or any module that takes ``input_ids`` [B, T] and returns [B, T, features]. Of one output a sample the adapter makes
+            [segments, features].
         blocks: what to try it on; None: synthetic blocks. With blocks given there is no twin.
         rungs: the letters to try, in order.
         bidirectional: whether the model may look ahead inside a sample; else one that does is refused.
@@ -129,12 +136,19 @@ def _chosen(
     key = Certificate(set_up(model), "", "", {}, {}, {}, (), "", ()).key
     with in_eval(trial.model):
         ahead = trial.against.look_ahead(trial.model)
-    if ahead and not bidirectional:
+        trial = replace(trial, asks=asked_by_labels(trial.model, trial.sample, ahead > 0, trial.ids))
+    if ahead and not bidirectional and not trial.against.of_samples:  # an output of a whole sample sees all of it
         raise NotExactError(
             f"adapt makes causal models exact on packed blocks, and {type(model).__name__} is none.",
             f"Alone, tokens of a sample move by {ahead:.2g} standard deviations when later ones change: "
             "they see their targets.",
             "Pass bidirectional=True if that is meant.",
+        )
+    if trial.against.of_samples and not trial.bases:
+        raise NotExactError(
+            f"adapt makes {type(model).__name__} give one output for each packed sample.",
+            "It gives one for each row, and no base whose hidden states it makes them of was found.",
+            "Pass the module that gives hidden states [B, T, features], and pool them by seq_lengths.",
         )
     if compiled(model):
         rungs = "".join(rung for rung in rungs if rung in "bc")
@@ -215,9 +229,20 @@ def _candidates(trial: Trial, rungs: str, known: dict[str, Any] | None, mixers: 
             way = named(trial.model, trial.sample, trial.against.floor, known)
         if way is not None and way.rung in rungs:
             yield way
-    ways = climb(trial.model, trial.sample, rungs, trial.against, mixers)
+    if not trial.against.of_samples:
+        yield from _climbed(trial, rungs, mixers, trial.against)
+    for base in trial.bases:
+        yield from (pooled(way, base.split, base.style) for way in _climbed(trial, rungs, mixers, base.against, base.split))
+
+
+def _climbed(
+    trial: Trial, rungs: str, mixers: Sequence[str] | None, against: Reference, split: Split | None = None
+) -> Iterator[Way]:
+    """Yield the ways of the rungs; with ``split`` those of the model's base."""
+    ways = climb(trial.model, trial.sample, rungs, against, mixers)
     while True:
-        with in_eval(trial.model):
+        base: Any = nullcontext() if split is None else split.base_alone()
+        with in_eval(trial.model), base:
             way = next(ways, None)
         if way is None:
             return
@@ -237,7 +262,7 @@ def _adapter(
     untested = list(proof.report.certificate.get("not_tested", ()))
     verdicts = said(proof.report)
     if trial.model is not model:
-        report, wrong = holds_on(model, way)
+        report, wrong = holds_on(model, way, trial.asks)
         if wrong:
             return wrong
         verdicts |= said(report, " on the model itself")
@@ -260,7 +285,7 @@ def _adapter(
         trial.stand_in,
         tuple(untested),
     )
-    return Adapter(model, way, certificate)
+    return Adapter(model, way, certificate, asks=trial.asks)
 
 
 def _line(entry: dict[str, Any]) -> str:

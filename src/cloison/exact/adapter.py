@@ -13,14 +13,18 @@ from cloison.errors import InputError
 from cloison.exact.batches import read_batch
 from cloison.exact.calling import lock_of, logits_of
 from cloison.exact.certificate import Certificate, Vitals, check_vitals, vitals
-from cloison.exact.headless import Head
+from cloison.exact.collating import collated
+from cloison.exact.labels import Asks
+from cloison.exact.outputs import changed
+from cloison.exact.pooled import POOLED
 from cloison.exact.router_loss import auxiliary, router_logits, wants_router_loss
 from cloison.exact.ways import Way
-from cloison.forms.hf import flat, rows
 from cloison.losses import token_mean
 
 if TYPE_CHECKING:
     import torch
+
+    from cloison.exact.headless import Head
 
 __all__ = ["Adapter"]
 
@@ -38,23 +42,27 @@ class Adapter:
         way: how packed batches run.
         certificate: what was proven, on what, and what was not tested; None while it is being proven.
         head: where the loss is computed without logits (``adapt(model, keep_logits=False)``), how; else None.
+        asks: what labels ask of the model, see `exact.labels`.
     """
 
     model: torch.nn.Module
     way: Way
     certificate: Certificate | None = None
     head: Head | None = None
+    asks: Asks = "next tokens"
     _vitals: Vitals | None = None
 
     def __post_init__(self) -> None:
         self._vitals = vitals(self.model)
 
     def __call__(self, **batch: Any) -> Any:
-        """Return the model's outputs for a packed batch, in packed row order.
+        """Return the model's outputs for a packed batch, in packed row order; of a model that gives one output a sample, those,
+        [segments, features], in the order of the segments.
 
         Args:
             input_ids: int64 [B, T], packed rows.
-            labels: int64 [B, T], same index (the adapter shifts), -100 where not a target; then the output has a ``loss``: the
+            labels: int64 [B, T], same index, -100 where not a target (causal models: the adapter shifts; masked models and
+                token classifiers: a label is the id or class of its own token); then the output has a ``loss``: the
                 mean over targets (`cloison.losses.token_mean`), or their sum over ``num_items_in_batch`` where that is given;
                 with ``loss_weights`` [B, T] each target counts by its weight. Where ``output_router_logits`` is passed, or
                 set in the configuration, the loss of balance over the valid tokens is added as the model adds it.
@@ -73,7 +81,13 @@ class Adapter:
         check_vitals(then, self.model)
         items = batch.pop("num_items_in_batch", None)
         balanced = wants_router_loss(self.model, batch)
-        packed = read_batch(batch)
+        packed = read_batch(batch, shifts=self.asks == "next tokens")
+        if self.asks == "nothing" and packed.labels is not None:
+            raise InputError(
+                "labels ask for tokens, or for a class of each.",
+                f"{type(self.model).__name__} returns {_given(self.way)}.",
+                "Leave labels out, and compute the loss of what the adapter returns.",
+            )
         collecting: Any = router_logits(self.model) if balanced else nullcontext([])
         logits: Any = None
         with collecting as found:
@@ -81,6 +95,8 @@ class Adapter:
                 outputs, logits = self.head.run(self.model, self.way, packed)
             else:
                 outputs = self.way.run(self.model, packed)
+        if getattr(outputs, "pooler_output", None) is not None:
+            outputs = changed(outputs, pooler_output=None)  # made of the first token of each row, which is one sample's of many
         if packed.labels is None and not balanced:
             return outputs
         loss = None
@@ -89,7 +105,7 @@ class Adapter:
             loss = self.loss_of(outputs if logits is None else logits, asked)
         if balanced:
             aux, coefficient = auxiliary(self.model, self.way, packed, found)
-            outputs.aux_loss = aux
+            outputs = changed(outputs, aux_loss=aux)
             loss = None if loss is None else loss + coefficient * aux
         return _with_loss(outputs, loss)
 
@@ -100,21 +116,18 @@ class Adapter:
         """
         logits = logits_of(outputs) if not hasattr(outputs, "cross_entropy") else outputs
         items = batch.get("num_items_in_batch")
-        return token_mean(logits, batch["labels"], batch.get("loss_weights"), denominator=items)
+        same = self.asks != "next tokens"
+        return token_mean(logits, batch["labels"], batch.get("loss_weights"), denominator=items, shifted=same)
 
     def collate(self, blocks: Iterable[Block] | Block) -> dict[str, Any]:
-        """Return the batch of ``blocks`` in the layout that suits the way, boundaries included, for ``adapter(**batch)``."""
-        parts = [blocks] if isinstance(blocks, Block) else list(blocks)
-        make: Any = rows if self.way.layout == "rows" else flat
-        batch = dict(make(parts, loss_weights="keep"))
-        if self.way.layout == "rows":
-            most = max(len(part) for part in parts)
-            lengths = [[*part.segments.seq_lengths.tolist(), *[0] * (most - len(part))] for part in parts]
-        else:
-            lengths = [[int(length) for part in parts for length in part.segments.seq_lengths]]
-        import torch
+        """Return the batch of ``blocks`` in the layout that suits the way, boundaries included, for ``adapter(**batch)``.
 
-        batch["seq_lengths"] = torch.tensor(lengths, dtype=torch.int32)
+        It has ``labels`` where labels ask for tokens (`asks`).
+        """
+        batch = collated(blocks, self.way.layout)
+        if self.asks in ("classes", "nothing"):  # labels of blocks are ids
+            batch.pop("labels", None)
+            batch.pop("loss_weights", None)
         return batch
 
     def restore(self) -> torch.nn.Module:
@@ -126,10 +139,11 @@ class Adapter:
         return f"Adapter({self.certificate.line() if self.certificate is not None else self.way.name})"
 
 
+def _given(way: Way) -> str:
+    return "one output a sample" if POOLED in way.choice else "hidden states, or scores that no loss of its own reads"
+
+
 def _with_loss(outputs: Any, loss: Any) -> Any:
-    if hasattr(outputs, "logits"):
-        outputs.loss = loss
-        return outputs
-    if isinstance(outputs, dict):
-        return outputs | {"loss": loss}
+    if hasattr(outputs, "logits") or isinstance(outputs, dict):
+        return changed(outputs, loss=loss)
     return SimpleNamespace(loss=loss, logits=logits_of(outputs))

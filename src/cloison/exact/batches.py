@@ -41,12 +41,13 @@ class PackedBatch:
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def read_batch(keywords: Mapping[str, Any]) -> PackedBatch:
+def read_batch(keywords: Mapping[str, Any], *, shifts: bool = True) -> PackedBatch:
     """Return the batch that a model's keywords describe.
 
     The boundaries come from ``seq_lengths`` (a row of lengths, or one row of lengths for each row of ids, filled up with 0),
     from ``cu_seqlens`` / ``cu_seq_lens_q`` / ``cu_seq_lens_k`` (over the flattened rows) or from ``segment_ids`` [B, T] (0 is
     padding). Whatever else states boundaries (``position_ids``, a 2-D ``attention_mask``, another of these) must say the same.
+    ``shifts``: whether a label is predicted by the token before it, so that the first of a segment can have none.
 
     Raises:
         InputError: no boundaries, or ids that are not [B, T].
@@ -93,7 +94,7 @@ def read_batch(keywords: Mapping[str, Any]) -> PackedBatch:
             "Pass the lengths of these rows; for rows with padding also their position_ids or 2-D attention_mask.",
         )
     labels = rest.pop("labels", None)
-    _check_labels(labels, input_ids, segments)
+    _check_labels(labels, input_ids, segments, shifts)
     return PackedBatch(input_ids, segments, labels, rest.pop("loss_weights", None), MappingProxyType(rest))
 
 
@@ -169,7 +170,7 @@ def _check_mask(attention_mask: Any, segments: Segments, name: str) -> None:
         )
 
 
-def _check_labels(labels: Any, input_ids: Any, segments: Segments) -> None:
+def _check_labels(labels: Any, input_ids: Any, segments: Segments, shifts: bool) -> None:
     if labels is None:
         return
     if labels.shape != input_ids.shape:
@@ -179,7 +180,7 @@ def _check_labels(labels: Any, input_ids: Any, segments: Segments) -> None:
             "Do not shift or cut labels: the same index as input_ids.",
         )
     flat = labels.detach().cpu().numpy()
-    restart = segments.position_ids() == 0
+    restart = (segments.position_ids() == 0) & shifts
     outside = segments.segment_ids() == 0
     wrong = (restart | outside) & (flat != IGNORE)
     if wrong.any():

@@ -8,13 +8,14 @@ Whether that is what the model does is found by experiment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cloison.exact.batches import read_batch
-from cloison.exact.calling import call, lock_of, logits_of, replaced
+from cloison.exact.calling import call, lock_of, logits_of
+from cloison.exact.collating import collated
+from cloison.exact.outputs import changed
+from cloison.exact.splitting import Split, splits_of
 from cloison.exact.ways import Way
 from cloison.losses import token_mean
 from cloison.proof.blocks import synthetic, vocabulary
@@ -34,72 +35,43 @@ class Head:
     """How a model makes logits of hidden states.
 
     Attributes:
-        causal: the module whose forward calls the base and then the head.
-        base: the module that gives the hidden states.
+        split: where the base ends, whose hidden states the head makes logits of.
         vocabulary: how many logits a token has.
     """
 
-    causal: torch.nn.Module
-    base: torch.nn.Module
+    split: Split
     vocabulary: int
 
-    @contextmanager
-    def left_out(self) -> Iterator[list[type]]:
-        """Hold the model to return hidden states where its logits would be; yields the classes of the base's outputs."""
-        from transformers.modeling_outputs import CausalLMOutput
-
-        kinds: list[type] = []
-        base = self.base
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            outputs = base(*args, **kwargs)
-            kinds.append(type(outputs))
-            return CausalLMOutput(logits=outputs.last_hidden_state, hidden_states=getattr(outputs, "hidden_states", None))
-
-        with replaced(self.causal, "forward", forward):
-            yield kinds
-
     def logits(self, hidden: torch.Tensor, kind: type) -> torch.Tensor:
-        """Return the logits [n, vocabulary] of ``hidden`` [n, width], as the model makes them; ``kind``: see `left_out`."""
+        """Return the logits [n, vocabulary] of ``hidden`` [n, width], as the model makes them; ``kind``: of base's outputs."""
         ids = hidden.new_zeros((1, hidden.shape[0])).long()
-        held: Any = kind
-        with replaced(self.base, "forward", lambda *_, **__: held(last_hidden_state=hidden[None])):
-            return logits_of(call(self.causal, ids))[0]
+        with self.split.held(hidden[None], kind):
+            return logits_of(call(self.split.whole, ids))[0]
 
     def run(self, model: torch.nn.Module, way: Way, batch: Any) -> tuple[Any, UnmadeLogits]:
         """Return the outputs of ``way`` without logits, and the logits that can be made of them."""
         from cloison.cross_entropy import UnmadeLogits
 
-        with self.left_out() as kinds:
+        with self.split.base_alone() as kinds:
             outputs = way.run(model, batch)
         hidden = logits_of(outputs)
-        outputs.logits = None
 
         def logits(rows: torch.Tensor) -> torch.Tensor:
             with lock_of(model):  # also in the backward, on whatever thread
                 return self.logits(rows, kinds[0])
 
-        return outputs, UnmadeLogits(hidden, logits, self.vocabulary)
+        return changed(outputs, logits=None), UnmadeLogits(hidden, logits, self.vocabulary)
 
 
 def heads_of(model: torch.nn.Module) -> list[Head]:
-    """Return what may be the head of a transformers model, none where it names none: the experiment says which is.
+    """Return what may be the head of a transformers model, none where it names none: the experiment says which is."""
+    splits = [(split, _embeddings_of(split)) for split in splits_of(model)]
+    return [Head(split, int(head.weight.shape[0])) for split, head in splits if head is not None]
 
-    A few families call the decoder inside their base, and not the base (BART and its kin, transformers 5.24).
-    """
-    import torch
-    from transformers import PreTrainedModel
 
-    for module in model.modules():
-        if not isinstance(module, PreTrainedModel):
-            continue
-        named: Any = module
-        base, head = getattr(module, module.base_model_prefix, None), named.get_output_embeddings()
-        if base is module or not isinstance(base, torch.nn.Module) or not isinstance(head, torch.nn.Module):
-            continue
-        bases = [inner for inner in (base, getattr(base, "decoder", None)) if isinstance(inner, torch.nn.Module)]
-        return [Head(module, inner, int(named.get_output_embeddings().weight.shape[0])) for inner in bases]
-    return []
+def _embeddings_of(split: Split) -> Any:
+    whole: Any = split.whole
+    return whole.get_output_embeddings()
 
 
 def misses(model: torch.nn.Module, way: Way, head: Head) -> str:
@@ -117,19 +89,17 @@ def misses(model: torch.nn.Module, way: Way, head: Head) -> str:
 def _missed(model: torch.nn.Module, way: Way, head: Head) -> str:
     import torch
 
-    from cloison.exact.adapter import Adapter
-
     ids = vocabulary(getattr(model, "config", None))
     blocks = synthetic(None, vocab_size=int(ids.max()) + 1)
     device = next(model.parameters()).device
-    given = Adapter(model, way).collate(blocks)
+    given = collated(blocks, way.layout)
     batch = read_batch({k: v.to(device) if isinstance(v, torch.Tensor) and k != "seq_lengths" else v for k, v in given.items()})
     assert batch.labels is not None
     labels = batch.labels
     with torch.no_grad():
         whole = logits_of(way.run(model, batch))
         _, unmade = head.run(model, way, batch)
-    weights = [p for p in head.causal.get_output_embeddings().parameters() if p.requires_grad]  # type: ignore[operator]
+    weights = [p for p in _embeddings_of(head.split).parameters() if p.requires_grad]
 
     def experiment(hidden: torch.Tensor, piece: int) -> list[torch.Tensor]:
         leaf = hidden.detach().requires_grad_()

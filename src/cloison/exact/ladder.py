@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from cloison.exact import below_limit, masks, mixers, own_attention, positions, rows, singles, varlen
 from cloison.exact.facts import Facts, facts_of
 from cloison.exact.kernels import SDPA
+from cloison.exact.pooled import POOLED, pooled
 from cloison.exact.probe import Reference
 from cloison.exact.signals import Signal, way_of
+from cloison.exact.splitting import splits_of
 from cloison.exact.ways import Way
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ def named(
 ) -> Way | None:
     """Return the way of ``model`` that ``choice`` names, our own attention computed by ``kernel``, or None where it has no
     such: for another kernel than SDPA also where our attention does not run."""
+    if POOLED in choice:
+        return _pooled(model, sample, floor, choice, kernel)
     facts = facts_of(model, sample, floor)
     try:
         choice = _by(choice, kernel)
@@ -57,6 +61,16 @@ def named(
         return None
     ways = [*map(way_of, signals), *rows.ways(), *singles.ways()]
     return next((way for way in ways if dict(way.choice) == dict(choice)), None)
+
+
+def _pooled(model: torch.nn.Module, sample: torch.Tensor, floor: float, choice: Mapping[str, Any], kernel: str) -> Way | None:
+    base = {name: value for name, value in choice.items() if name != POOLED}
+    for split in splits_of(model):
+        with split.base_alone():
+            way = named(model, sample, floor, base, kernel)
+        if way is not None:
+            return pooled(way, split, choice[POOLED])
+    return None
 
 
 def _by(choice: Mapping[str, Any], kernel: str) -> dict[str, Any]:

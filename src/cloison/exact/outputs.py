@@ -1,4 +1,4 @@
-"""A model's outputs over rows of segments, put back into packed row order."""
+"""A model's outputs over rows of segments, put back into packed row order; and outputs with other fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,26 @@ from cloison.exact.layout import Layout
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["repacked"]
+__all__ = ["changed", "repacked"]
+
+
+def changed(outputs: Any, **fields: Any) -> Any:
+    """Return ``outputs`` with ``fields`` in place of its own, None for none: as attributes, keys and in its tuple alike.
+
+    A transformers ModelOutput keeps the key of a field that is set to None, and puts a new one last (5.24).
+    """
+    names = getattr(outputs, "__dataclass_fields__", None)
+    if isinstance(outputs, dict) and names is not None:
+        merged = {**{name: outputs[name] for name in outputs}, **fields}
+        made = type(outputs)(**{name: value for name, value in merged.items() if name in names and value is not None})
+        for name in merged.keys() - names.keys():
+            setattr(made, name, merged[name])
+        return made
+    if isinstance(outputs, dict):
+        return outputs | fields
+    for name, value in fields.items():
+        setattr(outputs, name, value)
+    return outputs
 
 
 def repacked(outputs: Sequence[Any], layouts: Sequence[Layout]) -> Any:

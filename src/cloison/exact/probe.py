@@ -13,6 +13,7 @@ from cloison.blocks import Block
 from cloison.errors import InputError
 from cloison.exact.batches import PackedBatch
 from cloison.exact.calling import call, forget, logits_of, replaced
+from cloison.exact.pooled import spread_over_tokens
 from cloison.exact.ways import Way
 from cloison.forms.joining import join
 from cloison.proof.blocks import alone, changed
@@ -50,11 +51,13 @@ class Reference:
     Attributes:
         blocks: the blocks.
         others: the same with the tokens of every second segment changed, and with those of the others changed.
-        outputs: logits of every sample alone, [tokens, vocabulary] in packed order.
+        outputs: logits of every sample alone, [tokens, vocabulary] in packed order; of a model that gives one output a sample,
+            that at each of its tokens.
         scale: the standard deviation of ``outputs``.
         floor: what rounding may do, in the same unit: the response of the samples alone to one rounding of their embeddings to
             the model's dtype, times `JITTER_MARGIN` (every later operation rounds too).
         ids: the token ids that changed tokens are drawn from.
+        of_samples: whether the model gives one output a sample.
     """
 
     blocks: Sequence[Block]
@@ -63,6 +66,7 @@ class Reference:
     scale: float
     floor: float
     ids: npt.NDArray[np.int64]
+    of_samples: bool = False
 
     def look_ahead(self, model: torch.nn.Module) -> float:
         """Return how far the tokens of a sample alone move when later ones change, 0.0 for a causal model.
@@ -76,7 +80,7 @@ class Reference:
             cuts = [max(1, length * part // 4) for length in lengths]
             later = changed(self.blocks, range(len(lengths)), self.ids, part, after=cuts)
             before = np.flatnonzero(places < np.repeat(cuts, lengths))
-            moved = _alone(model, later)[before] - self.outputs[before]
+            moved = _alone(model, later, self.of_samples)[before] - self.outputs[before]
             worst = max(worst, float(moved.abs().max()) / self.scale)
         return worst if worst > self.floor else 0.0
 
@@ -116,18 +120,19 @@ def reference(model: torch.nn.Module, blocks: Sequence[Block], ids: npt.NDArray[
     """
     import torch
 
-    outputs = _alone(model, blocks)
+    of_samples = _gives_samples(model, blocks)
+    outputs = _alone(model, blocks, of_samples)
     scale = scale_of(outputs)
     eager = getattr(model, "_orig_mod", model)  # a compiled graph does not run hooks
     with replaced(eager, "_compiled_call_impl", None), jittered(subject(eager), torch.finfo(_dtype(model)).eps / 2):
-        moved = _alone(eager, blocks)
+        moved = _alone(eager, blocks, of_samples)
     floor = float((moved - outputs).abs().max()) / scale * JITTER_MARGIN
     count = sum(len(block) for block in blocks)
     others = tuple(changed(blocks, range(first, count, 2), ids, seed) for first in (0, 1))
-    return Reference(blocks, (others[0], others[1]), outputs, scale, floor, ids)
+    return Reference(blocks, (others[0], others[1]), outputs, scale, floor, ids, of_samples)
 
 
-def _alone(model: torch.nn.Module, blocks: Sequence[Block]) -> torch.Tensor:
+def _alone(model: torch.nn.Module, blocks: Sequence[Block], of_samples: bool) -> torch.Tensor:
     import torch
 
     device = next(model.parameters()).device
@@ -137,14 +142,31 @@ def _alone(model: torch.nn.Module, blocks: Sequence[Block]) -> torch.Tensor:
             forget(model)
             row = torch.from_numpy(block.input_ids.astype(np.int64))[None].to(device)
             logits = logits_of(call(model, row))
+            if of_samples:
+                logits = spread_over_tokens(logits, [row.shape[1]])[None]
             if logits.dim() != 3 or tuple(logits.shape[:2]) != tuple(row.shape):
                 raise InputError(
-                    "a model returns logits [B, T, vocabulary], one row a token.",
+                    "a model returns [B, T, features], one row a token, or [B, features], one a sample.",
                     f"For ids of {list(row.shape)} it returned {list(logits.shape)}.",
-                    "Pass a model, or a module around it, that returns the logits of every token.",
+                    "Pass its base (model.base_model), or a module around it that returns features of every token.",
                 )
             parts.append(logits[0].float())
     return torch.cat(parts)
+
+
+def _gives_samples(model: torch.nn.Module, blocks: Sequence[Block]) -> bool:
+    """Whether the outputs of samples of two lengths have one row each, of one size."""
+    import torch
+
+    lengths = {block.num_tokens: block for block in alone(blocks)}
+    device = next(model.parameters()).device
+    shapes = set()
+    with torch.no_grad():
+        for block in list(lengths.values())[:2]:
+            row = torch.from_numpy(block.input_ids.astype(np.int64))[None].to(device)
+            outputs = logits_of(call(model, row))
+            shapes.add(tuple(outputs.shape))
+    return len(lengths) > 1 and len(shapes) == 1 and len(min(shapes)) == 2
 
 
 def _dtype(model: torch.nn.Module) -> torch.dtype:
@@ -168,7 +190,7 @@ def measure(model: torch.nn.Module, way: Way, against: Reference) -> Measured:
 def _measure(model: torch.nn.Module, way: Way, against: Reference, flat: bool) -> Measured:
     device = next(model.parameters()).device
     arranged = [against.flat, *against.flat_others] if flat else [against.blocks, *against.others]
-    outputs = [_run(model, way, blocks, device) for blocks in arranged]
+    outputs = [_run(model, way, blocks, device, against) for blocks in arranged]
     equality = float((outputs[0] - against.outputs).abs().max()) / against.scale
     odd = against.odd
     leak = 0.0
@@ -180,9 +202,11 @@ def _measure(model: torch.nn.Module, way: Way, against: Reference, flat: bool) -
     return Measured(leak, equality)
 
 
-def _run(model: torch.nn.Module, way: Way, blocks: Sequence[Block], device: torch.device) -> torch.Tensor:
+def _run(model: torch.nn.Module, way: Way, blocks: Sequence[Block], device: torch.device, against: Reference) -> torch.Tensor:
     batch = packed_batch(blocks, device)
     logits = logits_of(way.run(model, batch))
+    if against.of_samples and tuple(logits.shape[:1]) == (batch.segments.num_segments,):
+        return spread_over_tokens(logits, batch.segments.seq_lengths.tolist()).float()
     valid = batch.segments.segment_ids() > 0
     if tuple(logits.shape[:2]) != valid.shape:
         raise ValueError(f"outputs have the shape {list(logits.shape)} for ids of {list(valid.shape)}")

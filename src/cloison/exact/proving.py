@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloison.exact.adapter import Adapter
 from cloison.exact.below_limit import short_blocks
+from cloison.exact.labels import Asks
 from cloison.exact.probe import Measured, measure
 from cloison.exact.trial import Trial, in_eval
 from cloison.exact.twin import SHORT_TOKENS
@@ -37,7 +38,7 @@ def prove(trial: Trial, way: Way, seed: int) -> Proof | dict[str, Any]:
     missed = {"way": way.name, "leak": found.leak, "equality": found.equality, "error": found.error}
     if max(found.leak, found.equality) > trial.against.floor:
         return missed
-    adapter = Adapter(trial.model, way)
+    adapter = Adapter(trial.model, way, asks=trial.asks)
     report = verify(adapter, trial.blocks, seed=seed, bidirectional=True, fix=False)
     wrong = _wrong(report)
     if wrong and _within_reach(report, wrong):
@@ -78,11 +79,11 @@ def _within_reach(report: VerifyReport, wrong: Sequence[Verdict]) -> bool:
     return bool(comparisons) and all(entry["error"] <= _REACH * entry["allowed"] for entry in comparisons.values())
 
 
-def holds_on(model: torch.nn.Module, way: Way) -> tuple[VerifyReport, str]:
+def holds_on(model: torch.nn.Module, way: Way, asks: Asks) -> tuple[VerifyReport, str]:
     """Return (report, what is wrong or "") of short blocks on ``model`` itself, where a stand-in chose the way."""
     ids = vocabulary(getattr(model, "config", None))
     blocks = synthetic(None, vocab_size=int(ids.max()) + 1)
-    report = verify(Adapter(model, way), blocks, bidirectional=True, fix=False, gradients=False)
+    report = verify(Adapter(model, way, asks=asks), blocks, bidirectional=True, fix=False, gradients=False)
     return report, "; ".join(f"{verdict.experiment}: {verdict.summary}" for verdict in _wrong(report))
 
 

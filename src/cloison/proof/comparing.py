@@ -1,17 +1,18 @@
-"""What comparing packed with alone takes: a floor, a margin, the loss of each token, the response to one more rounding."""
+"""What comparing packed with alone takes: a floor, a margin, the loss of each token or what stands in for it, the response to
+one more rounding."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cloison.blocks import Block
 from cloison.errors import InputError
-from cloison.proof.gradients import embedding_of
+from cloison.proof.gradients import embedding_of, given_embeddings
 from cloison.proof.run import Subject
 from cloison.segments import IGNORE
 
@@ -25,9 +26,11 @@ __all__ = [
     "MARGIN",
     "Comparison",
     "gap",
+    "has_losses",
     "jittered",
     "last_place",
     "rounding_of",
+    "signed_sum",
     "token_losses",
 ]
 
@@ -46,7 +49,8 @@ class Comparison:
     """Two runs of the same samples, packed and alone.
 
     Attributes:
-        quantity: "logits", "hidden states", "loss per token" or "parameter gradients".
+        quantity: "logits", "hidden states", "loss per token" or "parameter gradients", of the loss or, without one, of a
+            fixed sum of the outputs.
         error: the largest difference, in standard deviations of the quantity (for gradients: of each parameter's largest).
         floor: the measured noise, in the same unit.
         allowed: what ``error`` may be.
@@ -76,6 +80,26 @@ def token_losses(logits: Tensor, blocks: Sequence[Block]) -> Tensor:
     return torch.nn.functional.cross_entropy(values, wanted[at], reduction="none")
 
 
+def has_losses(features: int, blocks: Sequence[Block]) -> bool:
+    """Whether outputs of that many features can be logits of the labels of ``blocks``: an entry for each, and a target at all.
+
+    Hidden states of a base model, and the scores of a classifier, mostly have none for most ids.
+    """
+    highest = max((int(block.labels.max(initial=0)) for block in blocks), default=0)
+    return highest < features and sum(block.num_targets for block in blocks) > 0
+
+
+def signed_sum(outputs: Tensor, first: int) -> Tensor:
+    """Return the sum of ``outputs`` [tokens, features] under fixed random signs: what gradients are taken of where there is no
+    loss. ``first`` is the place of the first token among all that are compared; a token at a place has the same signs always.
+    """
+    import torch
+
+    count = (first + outputs.shape[0]) * outputs.shape[1]
+    signs = torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(2))[first * outputs.shape[1] :] * 2 - 1
+    return (outputs * signs.reshape(outputs.shape).to(outputs)).sum()
+
+
 def rounding_of(dtype: torch.dtype) -> float:
     """Return half the distance of 1 to the next number in ``dtype``; of float32 for float64, since models cast down inside."""
     import torch
@@ -99,17 +123,19 @@ def jittered(subject: Subject, relative: float) -> Iterator[None]:
     """Multiply every number of the input embeddings by 1 + ``relative`` or 1 - ``relative``, at random with a fixed seed."""
     import torch
 
-    def hook(inner: Any, args: Any, output: Tensor) -> Tensor:
+    def rounded(output: Tensor) -> Tensor:
         signs = torch.randint(0, 2, output.shape, generator=torch.Generator().manual_seed(1)).to(output) * 2 - 1
         return output * (1 + relative * signs)
 
     if subject.module is None:
         raise InputError("a rounding of the embeddings needs the module.", "The callable shows none.", "Pass the module.")
-    handle = embedding_of(subject.module).register_forward_hook(hook)
+    table = embedding_of(subject.module).register_forward_hook(lambda _, args, output: rounded(output))
+    given = given_embeddings(subject.module, rounded)
     try:
         yield
     finally:
-        handle.remove()
+        table.remove()
+        given.remove()
 
 
 def gap(first: Tensor, second: Tensor) -> float:

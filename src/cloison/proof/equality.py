@@ -19,7 +19,17 @@ import numpy.typing as npt
 from cloison.blocks import Block
 from cloison.errors import CloisonError, InputError
 from cloison.proof.blocks import alone, bounds
-from cloison.proof.comparing import JITTER_MARGIN, MARGIN, Comparison, gap, jittered, last_place, rounding_of, token_losses
+from cloison.proof.comparing import (
+    JITTER_MARGIN,
+    MARGIN,
+    Comparison,
+    gap,
+    has_losses,
+    jittered,
+    last_place,
+    rounding_of,
+    token_losses,
+)
 from cloison.proof.isolation import scale_of
 from cloison.proof.parameter_gradients import compare_gradients
 from cloison.proof.run import Outputs, Subject
@@ -69,8 +79,9 @@ class Equality:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Packed and alone outputs of one subject, alone ones joined in packed order."""
+    """Packed and alone outputs of one subject, alone ones joined in packed order; ``kind``: see `Outputs`."""
 
+    kind: str
     packed: Tensor
     alone: Tensor
     hidden: tuple[Tensor, Tensor] | None
@@ -129,7 +140,7 @@ def equality(
             if len(own.alone) < FEW_TOKENS:
                 floor = max(floor, _response(subject, blocks, run, exact.alone, rounding_of(own.alone.dtype)))
             source = f"error of the {_dtype(own.alone)} model alone against its float64 copy"
-        pairs: list[tuple[str, Tensor, Tensor, float, float]] = [("logits", own.packed, reference, floor / scale, margin)]
+        pairs: list[tuple[str, Tensor, Tensor, float, float]] = [(own.kind, own.packed, reference, floor / scale, margin)]
         if own.hidden is not None:
             together, single = own.hidden
             hidden_floor = floor
@@ -139,7 +150,7 @@ def equality(
                 pairs.append(("hidden states", together, single, hidden_floor / scale_of(single), margin))
         if exact is not None and twin is not None and twin.packs:
             response = _response(twin, blocks, run, exact.alone)
-            pairs.append(("logits (float64)", exact.packed, exact.alone, response / scale, JITTER_MARGIN))
+            pairs.append((f"{own.kind} (float64)", exact.packed, exact.alone, response / scale, JITTER_MARGIN))
         comparisons = [_compare(*pair, blocks) for pair in pairs]
         losses = _losses(own, exact, blocks, floor)
         if losses is not None:
@@ -149,7 +160,7 @@ def equality(
             comparisons.append(compare_gradients(subject, twin, blocks, run))
         except (RuntimeError, NotImplementedError, CloisonError) as error:
             notes.append(f"gradients were not compared ({_first_line(error)})")
-    sharp = pairs[-1] if pairs[-1][0] == "logits (float64)" else pairs[0]
+    sharp = pairs[-1] if pairs[-1][0].endswith("(float64)") else pairs[0]
     errors = _by_token(sharp[1], sharp[2]) / scale
     return Equality(tuple(comparisons), errors, sharp[3] * sharp[4], source, tuple(notes), reference)
 
@@ -192,14 +203,15 @@ def _runs(subject: Subject, blocks: Sequence[Block], wrap: Callable[..., Any]) -
 
     singles: list[Outputs] = [wrap(subject.run_alone)(block) for block in alone(blocks)]
     joined = torch.cat([single.logits for single in singles])
+    kind = singles[0].kind
     hiddens = [single.hidden for single in singles if single.hidden is not None]
     if not subject.packs:
-        return _Runs(joined, joined, None if len(hiddens) < len(singles) else (torch.cat(hiddens), torch.cat(hiddens)))
+        return _Runs(kind, joined, joined, None if len(hiddens) < len(singles) else (torch.cat(hiddens), torch.cat(hiddens)))
     packed: Outputs = wrap(subject.run)(blocks)
     hidden = None
     if packed.hidden is not None and len(hiddens) == len(singles):
         hidden = (packed.hidden, torch.cat(hiddens))
-    return _Runs(packed.logits, joined, hidden)
+    return _Runs(kind, packed.logits, joined, hidden)
 
 
 def _response(
@@ -224,9 +236,7 @@ def _compare(
 
 def _losses(own: _Runs, exact: _Runs | None, blocks: Sequence[Block], of_logits: float) -> Comparison | None:
     """Compare the loss of every target, which cannot be surer than the logits it is made of: their floor is part of its own."""
-    vocabulary = own.packed.shape[-1]
-    highest = max((int(block.labels.max(initial=0)) for block in blocks), default=0)
-    if highest >= vocabulary or not sum(block.num_targets for block in blocks):
+    if not has_losses(own.packed.shape[-1], blocks):
         return None
     packed, single = token_losses(own.packed, blocks), token_losses(own.alone, blocks)
     reference = single if exact is None else token_losses(exact.alone, blocks)

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from cloison.blocks import Block
 from cloison.errors import CloisonError
-from cloison.proof.blocks import alone, block_of, bounds, lengths_of, limits
+from cloison.proof.blocks import alone, block_of, bounds, lengths_of
 from cloison.proof.equality import Equality
+from cloison.proof.limits import limits
 from cloison.proof.run import Subject
 from cloison.proof.setup import Setup
 
@@ -42,7 +43,7 @@ def classify(setup: Setup, equal: Equality) -> Mismatch:
     """
     subject, blocks, errors, allowed = setup.subject, setup.blocks, equal.token_errors, equal.allowed
     if errors.max() <= allowed:  # the twin agrees, the model's own dtype does not
-        allowed = max(c.allowed for c in equal.comparisons if c.quantity == "logits")
+        allowed = max(c.allowed for c in equal.comparisons if c.quantity == equal.comparisons[0].quantity)
     probe = _Probe(subject, blocks, max(allowed, equal.comparisons[0].allowed), equal.reference, setup.wrap)
     worst = [float(errors[place].max()) for place in bounds(blocks)]
     unequal = [segment for segment, error in enumerate(worst) if error > allowed]

@@ -1,4 +1,7 @@
-"""Parameter gradients of the summed loss, packed against alone: a wrong backward moves no output, and shows here."""
+"""Parameter gradients, packed against alone: a wrong backward moves no output, and shows here.
+
+They are those of the summed loss; of a fixed sum of the outputs where these cannot be logits of the labels (`has_losses`).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,17 @@ import numpy as np
 from cloison.blocks import Block
 from cloison.errors import InputError
 from cloison.proof.blocks import alone
-from cloison.proof.comparing import GRADIENT_MARGIN, JITTER_MARGIN, Comparison, gap, jittered, rounding_of, token_losses
+from cloison.proof.comparing import (
+    GRADIENT_MARGIN,
+    JITTER_MARGIN,
+    Comparison,
+    gap,
+    has_losses,
+    jittered,
+    rounding_of,
+    signed_sum,
+    token_losses,
+)
 from cloison.proof.run import Subject
 
 if TYPE_CHECKING:
@@ -28,7 +41,7 @@ _SKETCH = 4093
 
 
 def compare_gradients(subject: Subject, twin: Subject | None, blocks: Sequence[Block], wrap: Callable[..., Any]) -> Comparison:
-    """Return the Comparison of the gradients of the loss summed over all targets, each parameter in units of its largest.
+    """Return the Comparison of the gradients of the summed loss (or outputs), each parameter in units of its largest.
 
     A parameter whose gradient is zero but for rounding (a bias before a softmax) is measured against the median of the others.
     Without a twin the floor is what one rounding of the embeddings does to the gradients.
@@ -77,11 +90,14 @@ def _summed(subject: Subject, forwards: Iterable[Tensor], parts: list[list[Block
     if not named:
         raise InputError("gradients need a parameter that wants one.", "All are frozen.", "Unfreeze one, or skip gradients.")
     total: Gradients = {name: (torch.zeros_like(p) if whole else _sketch(torch.zeros_like(p))) for name, p in named.items()}
+    every, first = [block for part in parts for block in part], 0
     with torch.enable_grad():
-        for logits, part in zip(forwards, parts, strict=True):
-            if not sum(block.num_targets for block in part):
+        for outputs, part in zip(forwards, parts, strict=True):
+            trained, start = has_losses(outputs.shape[-1], every), first
+            first += outputs.shape[0]
+            if trained and not sum(block.num_targets for block in part):
                 continue
-            loss = token_losses(logits, part).sum()
+            loss = token_losses(outputs, part).sum() if trained else signed_sum(outputs, start)
             found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
             for name, gradient in zip(named, found, strict=True):
                 if gradient is not None:

@@ -22,12 +22,15 @@ from cloison.proof.blocks import lengths_of
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["Outputs", "Subject", "logits_of", "on_device", "places", "subject"]
+__all__ = ["OF_SAMPLES", "Outputs", "Subject", "logits_of", "on_device", "places", "subject"]
 
 Batch = Mapping[str, Any]
 
 NOT_PASSED = ("labels", "num_items_in_batch", "shift_labels")
 """Keys of a batch that ask a Hugging Face model for a loss; without them a forward gives logits on every path."""
+
+OF_SAMPLES = "outputs of samples"
+"""The kind of outputs that have one row a sample."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,15 @@ class Outputs:
         hidden: [tokens, width] what entered the head, or None where the model does not say which module that is.
         batch: what the model was called with.
         places: int64 [tokens], where each token lies in the flattened ids of the batch, or None where outputs came in order.
+        kind: "logits", "hidden states" where the model has no head, or `OF_SAMPLES`: one row a sample, which each of its tokens
+            is given here.
     """
 
     logits: Tensor
     hidden: Tensor | None
     batch: Batch
     places: npt.NDArray[np.int64] | None
+    kind: str = "logits"
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,8 @@ class Subject:
         return self._outputs(self.call, batch, blocks)
 
     def _outputs(self, call: Callable[[Batch], Any], batch: Batch, blocks: Sequence[Block]) -> Outputs:
+        import torch
+
         batch = on_device(batch, self.module)
         head = _head(self.module)
         seen: list[Tensor] = []
@@ -97,7 +105,13 @@ class Subject:
         at = places(batch, blocks)
         tokens = sum(lengths_of(blocks))
         hidden = seen[-1] if seen and seen[-1].shape[:-1] == logits.shape[:-1] else None
-        return Outputs(_packed(logits, at, tokens), None if hidden is None else _packed(hidden, at, tokens), batch, at)
+        kind = "hidden states" if logits is _field(output, "last_hidden_state") else "logits"
+        lengths = lengths_of(blocks)
+        if logits.dim() == 2 and logits.shape[0] == len(lengths) != tokens:
+            spread = logits.repeat_interleave(torch.tensor(lengths, device=logits.device), dim=0)
+            return Outputs(spread, None, batch, at, OF_SAMPLES)
+        inner = None if hidden is None else _packed(hidden, at, tokens)
+        return Outputs(_packed(logits, at, tokens), inner, batch, at, kind)
 
 
 def subject(
@@ -184,7 +198,7 @@ def logits_of(output: Any) -> Tensor:
     elif isinstance(output, Mapping) or hasattr(output, "logits") or hasattr(output, "last_hidden_state"):
         found = None
         for name in ("last_hidden_state", "logits"):
-            value = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+            value = _field(output, name)
             found = found if value is None else value
     elif isinstance(output, (tuple, list)):
         found = next((v for v in output if isinstance(v, torch.Tensor) and v.is_floating_point() and v.dim() >= 2), None)
@@ -197,6 +211,10 @@ def logits_of(output: Any) -> Tensor:
             "Pass a callable from batch to logits, or switch on the model's logits.",
         )
     return found
+
+
+def _field(output: Any, name: str) -> Any:
+    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 
 def places(batch: Batch, blocks: Sequence[Block]) -> npt.NDArray[np.int64] | None:
@@ -297,6 +315,10 @@ def _single(module: nn.Module, collate: Callable[[Sequence[Block]], Batch] | Non
     caches = "use_cache" in parameters or (any_name and hasattr(getattr(module, "config", None), "use_cache"))
 
     def batch(block: Block) -> Batch:
+        given = {} if collate is None else collate([block])
+        if given.get("inputs_embeds") is not None and given.get("input_ids") is None:
+            embeds = {"inputs_embeds": given["inputs_embeds"]}  # the sample's own, which may be of another source than a table
+            return {**embeds, "use_cache": False} if caches else embeds
         ids = torch.from_numpy(block.input_ids.astype(np.int64))
         known = "input_ids" in parameters or any_name
         name = "input_ids" if known else _name_of_ids(set(parameters), ids, collate, block)

@@ -1,0 +1,27 @@
+"""The batch of some blocks in the layout that a way runs, boundaries included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from cloison.blocks import Block
+from cloison.forms.hf import flat, rows
+
+__all__ = ["collated"]
+
+
+def collated(blocks: Iterable[Block] | Block, layout: Literal["flat", "rows"]) -> dict[str, Any]:
+    """Return the batch of ``blocks``: one row for all ("flat"), or a row for each ("rows"), with ``seq_lengths``."""
+    import torch
+
+    parts = [blocks] if isinstance(blocks, Block) else list(blocks)
+    make: Any = rows if layout == "rows" else flat
+    batch = dict(make(parts, loss_weights="keep"))
+    if layout == "rows":
+        most = max(len(part) for part in parts)
+        lengths = [[*part.segments.seq_lengths.tolist(), *[0] * (most - len(part))] for part in parts]
+    else:
+        lengths = [[int(length) for part in parts for length in part.segments.seq_lengths]]
+    batch["seq_lengths"] = torch.tensor(lengths, dtype=torch.int32)
+    return batch
