@@ -9,13 +9,11 @@ segment numbers and positions are, by LZ4.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from cloison.formats.flat import Piece, each_shard, pieces
-from cloison.formats.parquet import list_column, list_schema, rows_per_group, writing
+from cloison.formats.parquet import Column, rows_per_group, writing
 from cloison.places import Place
 from cloison.segments import IGNORE
 from cloison.store.packed import Packed
@@ -34,19 +32,21 @@ Rows = npt.NDArray[np.int32]
 
 def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list[str]:
     """Write one Parquet file for each of the data set's."""
-    layout = list_schema(dict.fromkeys(COLUMNS, "int32"))
+    columns = [Column(name, plain=name in ("inputs", "targets")) for name in COLUMNS]
     group = rows_per_group(packed.capacity)
 
     def one(index: int, shard: Shard) -> str:
         name = f"train-{index:05d}.parquet"
         cells = np.empty((0, 0, 0), np.int32)
-        with writing(folder / name, layout, plain=("inputs", "targets")) as writer:
+        with writing(folder / name, columns) as file:
             for piece in pieces(packed, shard):
                 blocks = piece.block_segments.size
                 if cells.shape[1] < blocks:  # the memory is used for every piece
                     cells = np.empty((5, blocks, packed.capacity), np.int32)
                 _fill(piece, pad_token_id, *cells[:, :blocks])
-                writer.write_table(_table(cells[:, :blocks], layout), row_group_size=group)
+                ends = np.arange(blocks + 1, dtype=np.int64) * packed.capacity
+                inputs, numbers, positions, targets, asked = (rows.reshape(-1) for rows in cells[:, :blocks])
+                file.write([ends] * len(COLUMNS), (inputs, numbers, positions, targets, asked, positions), group)
         return name
 
     return each_shard(packed, one)
@@ -60,12 +60,3 @@ def _fill(piece: Piece, pad_token_id: int, inputs: Rows, numbers: Rows, position
     number(lengths, counts, 1, 0, numbers)
     place(lengths, counts, positions)
     shift(piece.labels, IGNORE, lengths, counts, targets, asked)
-
-
-def _table(cells: Rows, layout: Any) -> Any:
-    import pyarrow as pa
-
-    _, blocks, width = cells.shape
-    ends = np.arange(blocks + 1, dtype=np.int64) * width
-    inputs, numbers, positions, targets, asked = (list_column(ends, rows.reshape(-1), layout.field(0).type) for rows in cells)
-    return pa.Table.from_arrays([inputs, numbers, positions, targets, asked, positions], schema=layout)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.formats.flat import Piece, block_offsets, each_shard, first_tokens, pieces, rolled_mask
-from cloison.formats.parquet import list_column, list_schema, rows_per_group, writing
+from cloison.formats.parquet import Column, rows_per_group, writing
 from cloison.places import Place
 from cloison.store.files import replacing
 from cloison.store.packed import Packed
@@ -46,15 +46,15 @@ class _Facts:
 
 def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list[str]:
     """Write ``training_CAPACITY-NNNNN.idx.parquet`` for each of the data set's files, and their metadata."""
-    layout = list_schema({"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32"})
+    columns = Column("input_ids", plain=True), Column("loss_mask", bits=8), Column("seq_start_id")
     group = rows_per_group(packed.capacity)
 
     def one(index: int, shard: Shard) -> tuple[str, list[_Facts]]:
         name = f"training_{packed.capacity}-{index:05d}.idx.parquet"
         facts = []
-        with writing(folder / name, layout, plain=("input_ids",)) as writer:
+        with writing(folder / name, columns) as file:
             for piece in pieces(packed, shard):
-                writer.write_table(_table(piece, layout), row_group_size=group)
+                file.write(*_rows(piece), group)
                 facts.append(_facts(piece))
         return name, facts
 
@@ -80,16 +80,9 @@ def _facts(piece: Piece) -> _Facts:
     return _Facts(int(piece.block_segments.max()), int(piece.seq_lengths.max()) - 1, int(rows.min()))
 
 
-def _table(piece: Piece, layout: Any) -> Any:
-    import pyarrow as pa
-
+def _rows(piece: Piece) -> tuple[tuple[npt.NDArray[np.int64], ...], tuple[npt.NDArray[Any], ...]]:
+    """Return where the rows of each column end, and the column's values."""
     offsets = block_offsets(piece)
-    starts = (first_tokens(piece) - np.repeat(offsets[:-1], piece.block_segments)).astype(np.int32)
+    starts = first_tokens(piece) - np.repeat(offsets[:-1], piece.block_segments)
     by_segment = np.concatenate([[0], np.cumsum(piece.block_segments)])
-    columns: tuple[tuple[npt.NDArray[np.int64], npt.NDArray[Any]], ...] = (
-        (offsets, piece.input_ids),
-        (offsets, rolled_mask(piece).view(np.int8)),
-        (by_segment, starts),
-    )
-    arrays = [list_column(ends, values, place.type) for (ends, values), place in zip(columns, layout, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=layout)
+    return (offsets, offsets, by_segment), (piece.input_ids, rolled_mask(piece), starts)
