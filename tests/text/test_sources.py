@@ -414,3 +414,34 @@ def test_the_real_files_are_read(shared: Path) -> None:
     for name, count in expected.items():
         found = records(open_sources([str(shared / "data" / name)]))
         assert len(found) == count and all(isinstance(record, dict) for record in found)
+
+
+def test_messages_that_datasets_keeps_as_json_are_read_as_messages(tmp_path: Path) -> None:
+    """Messages whose keys differ, as those with tool calls do, are JSON in the files that ``datasets`` writes."""
+    import datasets
+
+    call = {"type": "function", "function": {"name": "f", "arguments": {"city": "Zürich", "days": 2}}}
+    chats = [
+        {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [call]}], "n": 1},
+        {"messages": [{"role": "user", "content": "ho"}, {"role": "assistant", "content": "yo"}], "n": 2},
+    ]
+    lines = tmp_path / "chats.jsonl"
+    lines.write_text("\n".join(json.dumps(chat) for chat in chats))
+    loaded = datasets.load_dataset("json", data_files=str(lines), split="train", cache_dir=str(tmp_path / "cache"))
+    loaded.save_to_disk(str(tmp_path / "saved"))
+    loaded.to_parquet(str(tmp_path / "chats.parquet"))
+    assert "arrow.json" in str(pq.read_schema(tmp_path / "chats.parquet").field("messages").type)
+    for name in ("saved", "chats.parquet"):
+        assert records(open_sources([str(tmp_path / name)])) == chats
+
+
+def test_json_in_columns_is_parsed_wherever_it_is_and_broken_json_stays_text() -> None:
+    from cloison.text.columnar import rows
+
+    texts = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a": [1]}', "{broken", None, "7"]))
+    inside = pa.StructArray.from_arrays([texts, pa.array([1, 2, 3, 4])], ["json", "n"])
+    batch = pa.record_batch({"plain": texts, "inside": inside, "list": pa.ListArray.from_arrays([0, 2, 2, 3, 4], texts)})
+    values: list[Any] = [{"a": [1]}, "{broken", None, 7]
+    assert [row["plain"] for row in rows(batch)] == values
+    assert [row["inside"] for row in rows(batch)] == [{"json": value, "n": n} for n, value in enumerate(values, 1)]
+    assert [row["list"] for row in rows(batch)] == [values[:2], [], [None], [7]]

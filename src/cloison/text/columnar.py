@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from cloison.errors import CloisonError, InputError, StoreError
-from cloison.places import Place, Remote, fetched, place, random_access, read, sizes
+from cloison.places import Place, Remote, place, random_access, read, sizes
+from cloison.text.arrow_files import arrow_batches, damaged
 
-__all__ = ["arrow_jobs", "dataset_files", "parquet_jobs", "read_arrow", "read_parquet", "rows"]
+__all__ = ["dataset_files", "group_batches", "parquet_jobs", "read_arrow", "read_parquet", "rows"]
 
 _ROWS = 256
-_CHUNK_BYTES = 1 << 22
 
 _BOMB_VALUES, _BOMB_RATIO = 1 << 24, 1 << 7
 
@@ -31,7 +31,7 @@ def parquet_jobs(path: str) -> list[dict[str, Any]]:
     except CloisonError:
         raise
     except Exception as error:  # pyarrow raises many kinds where a file lies
-        raise _damaged(path, "Parquet", error) from error
+        raise damaged(path, "Parquet", error) from error
     firsts = [sum(counts[:group]) for group in range(len(counts))]
     return [{"start": group, "stop": group + 1, "first": first} for group, first in enumerate(firsts)]
 
@@ -44,10 +44,27 @@ def read_parquet(path: str, group: int, columns: Sequence[str] | None) -> Iterat
         at = place(path)
         with pq.ParquetFile(random_access(at), pre_buffer=isinstance(at, Remote)) as file:
             kept = None if columns is None else [name for name in file.schema_arrow.names if name in columns]
-            for batch in file.iter_batches(_ROWS, row_groups=[group], columns=kept, use_threads=False):
+            for batch in group_batches(file, [group], kept, _ROWS):
                 yield from rows(batch)
+    except CloisonError:
+        raise
     except Exception as error:
-        raise _damaged(path, "Parquet", error) from error
+        raise damaged(path, "Parquet", error) from error
+
+
+def group_batches(file: Any, groups: Sequence[int], columns: Sequence[str] | None, size: int) -> Iterator[Any]:
+    """Yield these row groups of an open Parquet file in batches of at most ``size`` rows, and all of them.
+
+    Raises:
+        ValueError: a column has another number of rows than its group states; pyarrow ends without a word at the shortest.
+    """
+    stated = sum(file.metadata.row_group(group).num_rows for group in groups)
+    found = 0
+    for batch in file.iter_batches(size, row_groups=list(groups), columns=columns, use_threads=False):
+        found += batch.num_rows
+        yield batch
+    if found != stated:
+        raise ValueError(f"{stated:,} rows are stated, and {found:,} are there")
 
 
 def _refuse_bombs(path: str, groups: Sequence[Any]) -> None:
@@ -64,59 +81,18 @@ def _refuse_bombs(path: str, groups: Sequence[Any]) -> None:
             )
 
 
-def arrow_jobs(path: str) -> list[dict[str, Any]]:
-    """Return jobs for the record batches of an Arrow file or stream, several small ones in one job."""
-    jobs: list[dict[str, Any]] = []
-    start = first = size = count = 0
-    for index, batch in enumerate(_batches(path)):
-        size += batch.get_total_buffer_size()
-        count += batch.num_rows
-        if size >= _CHUNK_BYTES:
-            jobs.append({"start": start, "stop": index + 1, "first": first})
-            start, first, size, count = index + 1, first + count, 0, 0
-    if count:
-        jobs.append({"start": start, "stop": index + 1, "first": first})
-    return jobs
-
-
-def read_arrow(path: str, start: int, stop: int, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the record batches [start, stop)."""
-    try:
-        for index, batch in enumerate(_batches(path)):
-            if index >= stop:
-                return
-            if index >= start:
-                kept = batch if columns is None else batch.select([name for name in batch.schema.names if name in columns])
-                kept.validate(full=True)  # Arrow follows offsets from a file without a look at where they lead
-                for first in range(0, kept.num_rows, _ROWS):
-                    yield from rows(kept.slice(first, _ROWS))
-    except CloisonError:
-        raise
-    except Exception as error:
-        raise _damaged(path, "Arrow", error) from error
-
-
-def _batches(path: str) -> Iterator[Any]:
-    """Yield the record batches, mapped, so that those that are passed over cost nothing; of a local copy where need be."""
-    import pyarrow as pa
-
-    try:
-        with pa.memory_map(str(fetched(place(path)))) as file:
-            if bytes(file.read(6)) == b"ARROW1":
-                reader = pa.ipc.open_file(file)
-                batches = map(reader.get_batch, range(reader.num_record_batches))
-            else:
-                file.seek(0)
-                batches = iter(pa.ipc.open_stream(file))
-            for batch in batches:
-                batch.validate()
-                yield batch
-    except Exception as error:
-        raise _damaged(path, "Arrow", error) from error
+def read_arrow(path: str, job: Mapping[str, Any], columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the record batches of a job of `arrow_jobs`."""
+    for batch in arrow_batches(path, job, columns):
+        for first in range(0, batch.num_rows, _ROWS):
+            yield from rows(batch.slice(first, _ROWS))
 
 
 def rows(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a record batch, also of one without columns; lists of numbers stay numpy arrays."""
+    """Yield the rows of a record batch, also of one without columns; lists of numbers stay numpy arrays.
+
+    Values of Arrow's JSON type are parsed: ``datasets`` writes messages that way where their keys differ (tool calls).
+    """
     import pyarrow as pa
 
     columns: dict[str, Sequence[Any]] = {}
@@ -135,12 +111,36 @@ def rows(batch: Any) -> Iterator[dict[str, Any]]:
                 base = offsets[0]
                 columns[name] = [values[a - base : b - base] for a, b in pairwise(offsets)]
                 continue
-        columns[name] = column.to_pylist()
+        values = column.to_pylist()
+        columns[name] = [_parsed(value, kind) for value in values] if _holds_json(kind) else values
     names = list(columns)
     if not names:
         yield from ({} for _ in range(batch.num_rows))
     for values in zip(*columns.values(), strict=True):
         yield dict(zip(names, values, strict=True))
+
+
+def _holds_json(kind: Any) -> bool:
+    """Return whether a type is Arrow's JSON, or has it inside."""
+    return getattr(kind, "extension_name", "") == "arrow.json" or any(
+        _holds_json(kind.field(index).type) for index in range(kind.num_fields)
+    )
+
+
+def _parsed(value: Any, kind: Any) -> Any:
+    """Return ``value`` of the type ``kind`` with its JSON parsed; what does not parse stays text, which its reader refuses."""
+    import pyarrow as pa
+
+    if getattr(kind, "extension_name", "") == "arrow.json":
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except (ValueError, RecursionError):
+            return value
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        return {name: _parsed(item, kind.field(name).type) for name, item in value.items()}
+    if isinstance(value, list) and kind.num_fields == 1:
+        return [_parsed(item, kind.field(0).type) for item in value]
+    return value
 
 
 def dataset_files(folder: Place) -> Sequence[Place] | None:
@@ -181,7 +181,3 @@ def _listed(file: Place, name: str) -> list[Any]:
     if not isinstance(found, list):
         raise StoreError(f"{file} must hold a list {name}.", "It does not.", "Save the data set again.")
     return found
-
-
-def _damaged(path: str, kind: str, error: Exception) -> StoreError:
-    return StoreError(f"{path} must be a whole {kind} file.", f"It does not read: {error}.", "Replace the file.")
