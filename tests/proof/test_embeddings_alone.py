@@ -7,9 +7,6 @@ from typing import Any
 import pytest
 
 import cloison
-
-pytest.importorskip("transformers")
-
 from cloison.proof.tiny import tiny_model
 
 

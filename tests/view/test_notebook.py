@@ -36,7 +36,7 @@ def test_a_report_shows_findings_escaped() -> None:
     html = VerifyReport((Verdict("isolation", "leak", "1 of 2 cells moved"),), (found,), influence)._repr_html_()
     assert "&lt;script&gt;" in html and "<script>" not in html
     assert "1 of 2 cells moved; the largest by 0.5 sigma" in html
-    assert "<strong>Wrong: leak.</strong>" in html
+    assert "<strong>Wrong: leak (samples see each other).</strong>" in html
 
 
 def test_nothing_else_is_drawn() -> None:

@@ -39,7 +39,7 @@ def test_a_leak_at_80_columns() -> None:
             "error [leak] samples see each other: 1 of 2 cells moved.",
             "  fix: Pass position_ids that start anew. Pass position_ids that start anew.",
             "  Pass position_ids that start anew.",
-            "Wrong: leak.",
+            "Wrong: leak (samples see each other).",
         ]
     )
 
@@ -53,8 +53,73 @@ def test_the_last_word_claims_no_more_than_was_tested() -> None:
     exact, untested = Verdict("isolation", "exact", ""), Verdict("isolation", "not tested", "")
     targets = Verdict("targets", "not tested", "")
     note = Finding("note", "note", "something")
-    assert conclusion(LEAKS) == "Wrong: leak."
+    assert conclusion(LEAKS) == "Wrong: leak (samples see each other)."
     assert conclusion(VerifyReport((exact,), (note,))) == ("As it should be: packed samples are treated as if each were alone.")
     assert conclusion(VerifyReport((exact, targets))).endswith("alone. Not tested: targets.")
     assert conclusion(VerifyReport((untested, targets))) == "Nothing wrong was found. Not tested: isolation, targets."
     assert conclusion(VerifyReport(())) == "Nothing wrong was found."
+
+
+MISMATCH = VerifyReport(
+    (
+        Verdict("isolation", "exact", "0 of 2 cells moved: no sample sees another (bit-equal when repeated)"),
+        Verdict(
+            "equality",
+            "mismatch",
+            "logits of segment 1 differ by 0.5 sigma from the sample alone; rounding may do 1.2e-05; cause: window",
+            {
+                "comparisons": {
+                    "logits": {"error": 0.5, "floor": 4e-6, "allowed": 1.2e-5, "equal": False, "where": "segment 1"},
+                    "loss per token": {"error": 2.3e-6, "floor": 4e-6, "allowed": 1.2e-5, "equal": True, "where": ""},
+                }
+            },
+        ),
+    ),
+    (Finding("mismatch", "error", "samples are isolated and yet not what they are alone: ...", "Build the window in."),),
+    None,
+    {"seq_lengths": [[7, 1], [139]], "not_reached": {"sliding_window": 4096}},
+)
+
+
+def test_a_mismatch_shows_what_differs_on_what_and_what_the_words_mean() -> None:
+    lines = [line.rstrip() for line in shown(report_view(MISMATCH, "a model"), 100).splitlines()]
+    assert lines == snapshot(
+        [
+            "a model",
+            "isolation  exact     0 of 2 cells moved: no sample sees another (bit-equal when repeated)",
+            "equality   mismatch  logits of segment 1 differ by 0.5 sigma from the sample alone; rounding may do",
+            "                     1.2e-05; cause: window",
+            "",
+            "packed against alone (sigma; gradients: of their largest entry)",
+            "what            differs by  rounding may do  verdict   most in",
+            "logits                 0.5          1.2e-05  differs   segment 1",
+            "loss per token     2.3e-06          1.2e-05  rounding",
+            "",
+            "error [mismatch] samples are isolated and yet not what they are alone: ...",
+            "  fix: Build the window in.",
+            "Wrong: mismatch (samples are not what they are alone).",
+            "Measured on 3 samples of 1 to 139 tokens, 147 in all; none is longer than sliding_window=4,096: what",
+            "begins there was not seen.",
+            "segment: a sample in the packed row, counted from 0. cell: one segment's tokens are changed, and the",
+            "outputs of another are looked at. sigma: one standard deviation of the model's outputs.",
+        ]
+    )
+
+
+def test_page_and_notebook_say_the_same_as_the_terminal() -> None:
+    """Lengths, limits that were not reached, the comparisons and the legend: in each of the three."""
+    from cloison.view.conclusion import LEGEND
+    from cloison.view.notebook import html_of
+    from cloison.view.verdict import verdict_page
+
+    page, fragment = verdict_page(MISMATCH, "a model"), html_of(MISMATCH)
+    terminal = " ".join(shown(report_view(MISMATCH, "a model"), 100).split())
+    measured = "3 samples of 1 to 139 tokens, 147 in all; none is longer than sliding_window=4,096"
+    legend = LEGEND.replace("'", "&#39;")
+    for text, said in ((terminal, LEGEND), (page, legend), (fragment, legend)):
+        assert measured in text and said in text
+        assert "Wrong: mismatch (samples are not what they are alone)." in text
+        assert "rounding may do 1.2e-05" in text
+    for text in (terminal, page):
+        assert "loss per token" in text and "2.3e-06" in text and "most in" in text
+    assert f"measured on {measured}" in str(MISMATCH)

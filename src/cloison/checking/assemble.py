@@ -56,6 +56,7 @@ def assemble(
         return Place(file, first_row + int(row))
 
     columns, hits = as_integers(columns, at)
+    columns, shifts = _left_aligned(columns)
     tokens = columns["input_ids"]
     sizes, num_rows = tokens.sizes, tokens.num_rows
     cells: dict[str, npt.NDArray[Any]] = {}
@@ -138,11 +139,37 @@ def assemble(
         context=context,
         unsound=np.unique(np.concatenate(unsound)),
         unread_tails=tails,
+        shifts=shifts,
         first_row=first_row,
         file=file,
         **per_segment,
     )
     return rows, hits
+
+
+def _left_aligned(columns: Mapping[str, Ragged]) -> tuple[Mapping[str, Ragged], npt.NDArray[np.int64] | None]:
+    """Return ``columns`` with the padding that a 0/1 attention_mask shows before the first token of rows put behind the last.
+
+    And int64 [rows], how many places each row was moved by; None where there was no such padding.
+    """
+    mask, tokens = columns.get("attention_mask"), columns["input_ids"]
+    if mask is None or not mask.values.size or int(mask.values.max()) > 1 or not np.array_equal(mask.offsets, tokens.offsets):
+        return columns, None
+    places = np.flatnonzero(mask.values)
+    rows, first = np.unique(np.searchsorted(mask.offsets, places, "right") - 1, return_index=True)
+    lead = np.zeros(tokens.num_rows, np.int64)
+    lead[rows] = places[first] - mask.offsets[rows]
+    if not lead.any():
+        return columns, None
+    row = np.repeat(np.arange(tokens.num_rows), tokens.sizes)
+    inside = np.arange(row.size) - tokens.offsets[row]
+    order = tokens.offsets[row] + (inside + lead[row]) % tokens.sizes[row]
+    moved = {
+        name: Ragged(column.values[order], column.offsets)
+        for name, column in columns.items()
+        if name in ("input_ids", *_CELL_COLUMNS) and np.array_equal(column.offsets, tokens.offsets)
+    }
+    return {**columns, **moved}, lead
 
 
 def _fit(column: Ragged, sizes: npt.NDArray[np.int64], name: str, at: Any) -> tuple[npt.NDArray[Any], Hit | None]:

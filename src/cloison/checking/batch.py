@@ -182,7 +182,7 @@ def _from_cu(
     total = shape[0] * shape[1]
     try:
         segments = Segments.from_cu_seqlens(cu_seqlens.reshape(-1), row_length=shape[1] if shape[0] > 1 else None)
-        reason = "" if segments.num_tokens <= total else f"they end at {segments.num_tokens:,} of {total:,} tokens"
+        reason = "" if 0 < segments.num_tokens <= total else f"they end at {segments.num_tokens:,} of {total:,} tokens"
     except BoundaryError as error:
         segments, reason = None, str(error)
     if segments is None or reason:

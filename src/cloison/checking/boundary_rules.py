@@ -55,6 +55,8 @@ def zero_tails(rows: Rows, known: Known) -> Iterator[Hit]:
     positions, padding = rows.position_ids, rows.padding
     if positions is None or padding is None or rows.source == "position_ids" or rows.convention.name != "batch":
         return
+    if rows.shifts is not None:  # a mask says what is padding, and kernels go by that
+        return
     sizes = rows.row_sums(padding)
     zero = rows.row_sums(padding & (positions == 0))
     bad = np.flatnonzero((sizes > 1) & (zero == sizes))

@@ -39,6 +39,8 @@ class Rows:
         sample_ids, starts: int64 [segments] or None.
         unsound: int64, indices of rows whose boundaries do not fit; their segments are a stopgap.
         unread_tails: int64, indices of rows with a target after their last token (shifted conventions).
+        shifts: int64 [rows], how many tokens of padding stood before each row's first token and are counted as behind its last
+            here; None where there were none.
         first_row, file: where the rows come from.
     """
 
@@ -56,6 +58,7 @@ class Rows:
     starts: _Ints | None = None
     unsound: _Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     unread_tails: _Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    shifts: _Ints | None = None
     first_row: int = 0
     file: str | None = None
 
@@ -154,6 +157,9 @@ class Rows:
         segment = int(np.searchsorted(self.first_cells, cell, "right")) - 1
         inside = segment >= 0 and cell <= int(self.last_cells[segment])
         position = int(cell - self.row_offsets[row])
+        if self.shifts is not None:
+            size = int(self.row_offsets[row + 1] - self.row_offsets[row])
+            position = (position + int(self.shifts[row])) % size
         number = segment - int(self.segments.row_offsets[row]) if inside else None
         return Place(self.file, self.first_row + row, number, position)
 

@@ -11,7 +11,8 @@ import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cloison.proof.blocks import LONGEST_TOKENS, limits
+from cloison.proof.blocks import LONGEST_TOKENS
+from cloison.proof.limits import limits
 from cloison.proof.setup import FAILURES
 from cloison.proof.tiny import kept_layers, livened
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,54 +11,18 @@ import numpy.typing as npt
 
 from cloison.blocks import Block
 from cloison.errors import InputError
+from cloison.proof.limits import affordable_tokens, limits, position_table
 from cloison.segments import IGNORE, Segments
 
-__all__ = ["alone", "block_of", "bounds", "changed", "lengths_of", "limits", "position_table", "synthetic", "vocabulary"]
+__all__ = ["alone", "block_of", "bounds", "changed", "lengths_of", "synthetic", "vocabulary"]
 
 LONGEST_TOKENS = 512
-"""The longest synthetic segment: limits beyond it are not straddled, and `limits` lets the caller say so."""
+"""The longest synthetic segment where nothing says what is affordable; `limits` lets the caller say what is not straddled."""
 
-_LIMIT_FIELDS = (
-    "sliding_window",
-    "attention_window",
-    "attention_window_size",
-    "window_size",
-    "attention_chunk_size",
-    "local_attention",
-    "conv_kernel",
-    "conv_kernel_size",
-    "mamba_d_conv",
-    "conv_L_cache",
-    "linear_conv_kernel_dim",
-    "short_conv_kernel_size",
-    "conv1d_width",
-    "index_topk",
-    "chunk_size",
-    "mamba_chunk_size",
-    "original_max_position_embeddings",
-)
+USUAL_TOKENS = 139
+"""A synthetic segment for models that are cheap to run: longer than windows and tiles of 128, which need not be named."""
 
-
-def limits(config: Any) -> dict[str, int]:
-    """Return the lengths at which a model of ``config`` changes its behaviour: windows, chunks, convolutions, scaling."""
-    found: dict[str, int] = {}
-    if config is None:
-        return found
-    plain = config.to_dict() if hasattr(config, "to_dict") else dict(vars(config))
-    nested = plain.get("text_config")
-    for fields in (plain, nested if isinstance(nested, dict) else {}):
-        for name in _LIMIT_FIELDS:
-            value = fields.get(name)
-            if isinstance(value, (list, tuple)):
-                value = max((entry for entry in value if isinstance(entry, int)), default=None)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 1:
-                found[name] = value
-        rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-        if isinstance(rope, dict) and rope.get("rope_type") in ("dynamic", "longrope", "yarn", "llama3"):
-            original = rope.get("original_max_position_embeddings") or fields.get("max_position_embeddings")
-            if isinstance(original, int):
-                found["original_max_position_embeddings"] = original
-    return found
+_SHORT = ((7, 1, 11, 2), (5, 29, 3, 13))
 
 
 def vocabulary(config: Any, size: int | None = None) -> npt.NDArray[np.int64]:
@@ -79,26 +43,42 @@ def vocabulary(config: Any, size: int | None = None) -> npt.NDArray[np.int64]:
     return ids
 
 
-def synthetic(config: Any = None, *, vocab_size: int | None = None, seed: int = 0) -> list[Block]:
+def synthetic(
+    config: Any = None, *, vocab_size: int | None = None, seed: int = 0, module: Any = None, short: bool = False
+) -> list[Block]:
     """Return two blocks of eight segments in all, of lengths that catch what round ones do not.
 
     Lengths of 1 and 2, primes, one longer than every window, chunk, convolution and scaling limit of ``config`` (up to 512
     tokens), many short ones beside it. The second block is fuller than the first, so that forms with rows have padding.
+
+    Args:
+        module: the model; then two segments are longer than the largest limit that `affordable_tokens` allows for, whatever
+            its size, and one is of `USUAL_TOKENS` at least.
+        short: the least: none of this.
     """
-    edges = [value for value in limits(config).values() if value < LONGEST_TOKENS]
-    long = min(LONGEST_TOKENS, max([29, *(2 * edge + 3 for edge in edges)]))
-    most = position_table(config) or LONGEST_TOKENS
-    rows = [[min(length, most) for length in row] for row in ([7, 1, 11, 2], [5, long, 3, 13])]
+    first, second = map(list, _SHORT)
+    if not short:
+        first[2], second[1] = _long(limits(config, module), 0 if module is None else affordable_tokens(module))
+    most = position_table(config) or sum(first) + sum(second)
+    rows = [[min(length, most) for length in row] for row in (first, second)]
     rng = np.random.default_rng(seed)
     ids = vocabulary(config, vocab_size)
     return [block_of(row, rng.choice(ids, sum(row)), first=4 * index) for index, row in enumerate(rows)]
 
 
-def position_table(config: Any) -> int | None:
-    """Return how many positions a model of ``config`` has at most; None where nothing says so, or scaling goes beyond."""
-    most = getattr(config, "max_position_embeddings", None)
-    known = isinstance(most, int) and most > 0 and "original_max_position_embeddings" not in limits(config)
-    return most if known else None
+def _long(reaches: Mapping[str, int], afford: int) -> tuple[int, int]:
+    """Return how long the third and the sixth of the eight segments are, for mechanisms that begin at ``reaches`` tokens."""
+    middle, longest = _SHORT[0][2], _SHORT[1][1]
+    rest = sum(map(sum, _SHORT)) - middle - longest
+    edges = [value for value in reaches.values() if value < LONGEST_TOKENS]
+    longest = min(LONGEST_TOKENS, max([longest, *(2 * edge + 3 for edge in edges)]))
+    if rest + middle + USUAL_TOKENS <= afford:
+        longest = max(longest, USUAL_TOKENS)
+    for edge in sorted(reaches.values(), reverse=True):
+        for second, third in ((2 * edge + 3, edge + 5), (2 * edge + 3, middle), (edge + 13, middle)):
+            if rest + second + third <= afford:
+                return max(middle, third), max(longest, second)
+    return middle, longest
 
 
 def block_of(lengths: Sequence[int], input_ids: npt.ArrayLike, first: int = 0) -> Block:

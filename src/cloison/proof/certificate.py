@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from cloison.blocks import Block
-from cloison.proof.blocks import lengths_of, limits
+from cloison.proof.blocks import lengths_of
+from cloison.proof.limits import limits
 from cloison.proof.report import Verdict, plain
 from cloison.proof.run import Subject
 from cloison.spec import canonical_hash
@@ -32,11 +33,8 @@ def certificate(
         fields.pop(name, None)
     untested = [f"{verdict.experiment}: {verdict.summary}" for verdict in verdicts if verdict.status == "not tested"]
     longest = max(lengths_of(blocks), default=0)
-    untested += [
-        f"{name}={value}: no sample was longer (the longest had {longest} tokens)"
-        for name, value in limits(config).items()
-        if value >= longest
-    ]
+    beyond = {name: value for name, value in sorted(limits(config, module).items()) if value >= longest}
+    untested += [f"{name}={value}: no sample was longer (the longest had {longest} tokens)" for name, value in beyond.items()]
     untested += _not_reached(module)
     parameters = [] if module is None else list(module.parameters())
     return {
@@ -54,6 +52,7 @@ def certificate(
         "wrapped": None if module is None else type(module).__module__.split(".")[0],
         "signal": None if batch is None else {key: _shape(value) for key, value in sorted(batch.items())},
         "seq_lengths": [[int(n) for n in block.segments.seq_lengths] for block in blocks],
+        "not_reached": beyond,
         "seed": seed,
         "versions": _versions(),
         "verdicts": {verdict.experiment: verdict.status for verdict in verdicts},

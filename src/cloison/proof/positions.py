@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from cloison.blocks import Block
 from cloison.errors import CloisonError, InputError
-from cloison.proof.blocks import alone, block_of, bounds, lengths_of, position_table
+from cloison.proof.blocks import alone, block_of, bounds, lengths_of
+from cloison.proof.limits import position_table
 from cloison.proof.run import Subject
 
 __all__ = ["Positions", "positions"]
@@ -100,7 +101,7 @@ def positions(
         if not reads
         else f"it has none left to shift a sample of {length} by {_SHIFT}"
         if shifted is None
-        else f"a constant shift changes nothing (by {shifted:.1e} sigma)"
+        else "a constant shift changes nothing, since the model reads distances"
         if shifted <= noise
         else f"a shift of {_SHIFT} moves the outputs by {shifted:.2g} sigma"
     )

@@ -68,6 +68,17 @@ class VerifyReport:
     _repr_html_ = repr_html
 
     @property
+    def measured_on(self) -> str:
+        """How long the samples were that this was measured on, and which limits of the model lie beyond; "" where not known."""
+        lengths = [int(n) for block in self.certificate.get("seq_lengths") or () for n in block]
+        if not lengths:
+            return ""
+        span = f"{min(lengths):,} to {max(lengths):,}" if min(lengths) < max(lengths) else f"{max(lengths):,}"
+        said = f"{len(lengths):,} sample{'s' * (len(lengths) != 1)} of {span} tokens, {sum(lengths):,} in all"
+        beyond = [f"{name}={value:,}" for name, value in (self.certificate.get("not_reached") or {}).items()]
+        return f"{said}; none is longer than {', '.join(beyond)}: what begins there was not seen" if beyond else said
+
+    @property
     def ok(self) -> bool:
         """Whether nothing is wrong. What was not tested is not wrong: read the verdicts too."""
         return not any(finding.severity == "error" for finding in self.findings)
@@ -100,6 +111,8 @@ class VerifyReport:
             lines.append(f"{finding.severity}: {finding.message}")
             if finding.fix:
                 lines.append(f"  fix: {finding.fix}")
+        if self.measured_on:
+            lines.append(f"measured on {self.measured_on}")
         return "\n".join(lines)
 
     def raise_for_findings(self) -> None:

@@ -155,9 +155,9 @@ def _entry(setup: Setup, blocks: Sequence[Block], tokens: npt.NDArray[np.int64])
     module = setup.subject.module
     batch = setup.subject.collate(setup.blocks)
     ids, embeds = batch.get("input_ids"), batch.get("inputs_embeds")
-    if module is None or (ids is None and embeds is None):
+    sizes = ids.shape if ids is not None else embeds.shape[:-1] if embeds is not None else None
+    if module is None or sizes is None:
         return None
-    sizes = ids.shape if ids is not None else embeds.shape[:-1]
     shape = (int(sizes[0]), int(sizes[-1])) if len(sizes) > 1 else (1, int(sizes[-1]))
     base, outputs = trace(module, lambda: setup.run(setup.blocks), shape)
     other, _ = trace(module, lambda: setup.run(blocks), shape)

@@ -272,15 +272,30 @@ def _dropout(notes: Kept) -> list[Finding]:
 
 
 def _contract(call: Mapping[str, Any], truth: Truth) -> list[Finding]:
-    """Return what the static contract says of the boundaries that the batch carries, where the true ones are known."""
-    if truth.guessed:
-        return []
-    lengths = [[stop - start for start, stop in row] for row in truth.spans()]
+    """Return what the static contract says of the boundaries that the batch carries, against the true ones where known."""
+    mask = call.get("attention_mask")
+    spans = truth.spans()
+    if (mask is None or getattr(mask, "ndim", 0) != 2) and any(row and row[0][0] > 0 for row in spans):
+        return []  # padding on the left that nothing shows: the contract counts from the start of a row
+    lengths = None if truth.guessed else [[stop - start for start, stop in row] for row in spans]
+    kinds = ("lengths_disagree",) if truth.guessed else _BOUNDARY_KINDS
     try:
         report = check_batch(call, seq_lengths=lengths)
     except (CloisonError, ValueError, TypeError):
         return []
-    return [f for f in report.findings if f.severity == "error" and f.kind in _BOUNDARY_KINDS]
+    found = [finding for finding in report.findings if finding.severity == "error" and finding.kind in kinds]
+    return [replace(finding, fix=_CUT) if _was_cut(call, finding) else finding for finding in found]
+
+
+_CUT = (
+    "Something cut the offsets to as many entries as the batch has rows, as accelerate's dispatcher does with streamed data: pass "
+    'accelerator_config={"dispatch_batches": False} to the TrainingArguments.'
+)
+
+
+def _was_cut(call: Mapping[str, Any], finding: Finding) -> bool:
+    offsets = call.get(str(finding.where.get("source")))
+    return finding.kind == "lengths_disagree" and offsets is not None and len(offsets) == len(call["input_ids"])
 
 
 def _sample_numbers(truth: Truth) -> npt.NDArray[np.int64]:
@@ -321,7 +336,7 @@ def targets_verdict(read: list[tuple[Reading, Truth]], findings: list[Finding]) 
     real = reading.place.startswith("real ")
     how = f"from the gradient at the {reading.place}" if real else f"by substituting the {reading.place}"
     said = f"{total} targets read from the {reading.shape.name} loss {how.replace('the hidden', 'the last hidden state')}"
-    said += "" if not bad else f": {', '.join(bad)}"
+    said += f": {', '.join(bad)}" if bad else "" if truth.guessed else ", none across a boundary"
     if reading.shape.terms:
         said += f"; beside it {', '.join(reading.shape.terms)}"
     if truth.labels is None and not bad:

@@ -373,7 +373,7 @@ def _from_cu(batch: Mapping[str, Any], ids: npt.NDArray[np.int64]) -> npt.NDArra
         offsets = Segments.from_cu_seqlens(batch_rows(batch[name]).reshape(-1))
     except BoundaryError:
         return None
-    if offsets.num_tokens > ids.size:
+    if not 0 < offsets.num_tokens <= ids.size:
         return None
     flat = np.zeros(ids.size, np.int32)
     flat[: offsets.num_tokens] = np.repeat(np.arange(1, offsets.num_segments + 1), offsets.seq_lengths)

@@ -68,7 +68,7 @@ def isolation_said(moved: Influence, coupled: str, place: Place | None, fix: str
         else f"repeats differ by {moved.noise:.1e} sigma: nothing below {moved.threshold:.1e} would show"
     )
     if cells == 0:
-        return Verdict("isolation", "exact", f"0 of {all_cells} cells moved ({noise})", evidence), []
+        return Verdict("isolation", "exact", f"0 of {all_cells} cells moved: no sample sees another ({noise})", evidence), []
     evidence |= {"source": source, "destination": destination, "size": size, "control": coupled}
     if coupled:
         said = f"{cells} of {all_cells} cells moved by up to {size:.1e} sigma, no leak: {coupled}"
@@ -124,7 +124,9 @@ def gradients_said(moved: Influence, coupled: str, forward_leaks: bool, fix: str
     source, destination, size = moved.worst
     evidence = {"cells": cells, "of": all_cells, "source": source, "destination": destination, "size": size}
     if not cells:
-        return Verdict("gradients", "exact", f"exactly zero in all {all_cells} cells", evidence), []
+        return Verdict(
+            "gradients", "exact", f"exactly zero in all {all_cells} cells: none flows from one sample to another", evidence
+        ), []
     said = (
         f"{cells} of {all_cells} cells are not zero; worst: the outputs of segment {destination} send a gradient to segment "
         f"{source}, {size:.2g} of the largest own one"
@@ -145,13 +147,18 @@ def equality_said(equal: Equality, mismatch: Mismatch | None, leaks: bool, coupl
         for c in equal.comparisons
     }
     evidence: dict[str, Any] = {"comparisons": numbers, "floor": equal.floor_source, "notes": list(equal.notes)}
-    compared = ", ".join(f"{c.quantity} {c.error:.1e} of {c.allowed:.1e}" for c in equal.comparisons)
+    worst = equal.worst
     if equal.equal:
         untested = f"; not tested: {'; '.join(equal.notes)}" if equal.notes else ""
-        said = f"within rounding: {compared} allowed{untested}"
-        return Verdict("equality", "exact", said, evidence), []
-    worst = equal.worst
-    said = f"{worst.quantity} differ by {worst.error:.2g} where rounding is {worst.floor:.1e} ({worst.where or 'all'})"
+        names = list(dict.fromkeys(c.quantity.removesuffix(" (float64)") for c in equal.comparisons))
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        share = f"{worst.error / worst.allowed:.0%}" if worst.allowed else "0%"
+        said = f"within rounding: packed, samples get the {listed} that they get alone, up to {share} of what rounding may do"
+        return Verdict("equality", "exact", said + untested, evidence), []
+    what = f"{worst.quantity} of {worst.where}" if worst.where else worst.quantity
+    unit = "of its largest entry" if worst.quantity == "parameter gradients" else "sigma"
+    differ = "differs" if worst.quantity.startswith("loss") else "differ"
+    said = f"{what} {differ} by {worst.error:.2g} {unit} from the sample alone; rounding may do {worst.allowed:.2g}"
     if leaks:
         return Verdict("equality", "mismatch", f"{said}; the leak accounts for that", evidence), []
     if coupled:
@@ -168,12 +175,12 @@ def equality_said(equal: Equality, mismatch: Mismatch | None, leaks: bool, coupl
         )
         return Verdict("equality", "mismatch", said, evidence), [finding]
     cause = mismatch.kind if mismatch is not None else "unexplained"
-    why = f" {mismatch.said}" if mismatch is not None else ""
+    why = f" {mismatch.said[:1].upper()}{mismatch.said[1:]}" if mismatch is not None else ""
     finding = Finding(
         "mismatch",
         "error",
         f"samples are isolated and yet not what they are alone: {said}.{why}",
-        " ".join(dict.fromkeys(part for part in (mismatch.fix if mismatch is not None else "", fix) if part)),
+        " Or: ".join(dict.fromkeys(part for part in (mismatch.fix if mismatch is not None else "", fix) if part)),
         {"cause": cause, "error": worst.error},
     )
     return Verdict("equality", "mismatch", f"{said}; cause: {cause}", evidence | {"cause": cause}), [finding]

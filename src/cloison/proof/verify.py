@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,13 @@ from cloison.proof.mismatches import Mismatch, classify
 from cloison.proof.positions import positions
 from cloison.proof.remedies import remedy
 from cloison.proof.report import VerifyReport
-from cloison.proof.run import on_device, subject
+from cloison.proof.run import OF_SAMPLES, on_device, subject
 from cloison.proof.setup import FAILURES, Setup, coupling, look_ahead_coupling, where
 from cloison.proof.tracing import Place
 
 __all__ = ["verify"]
 
-UNWATCHED = "the modules could not be watched: repeats differ, the callable shows no module, or the batch has no input_ids"
+UNWATCHED = "the modules could not be watched: repeats differ, the callable shows no module, or the batch has no tokens by name"
 
 UNSTEADY = 1e-2
 """Where repeats differ by more standard deviations than this, a shift of positions proves nothing."""
@@ -58,7 +59,8 @@ def verify(
     Args:
         model: a torch module (called with the batch as keywords, without labels), a callable from batch to logits, or an
             Adapter.
-        blocks: what to pack; all of them go into one batch. None: synthetic blocks of awkward lengths.
+        blocks: what to pack; all of them go into one batch. None: synthetic blocks of awkward lengths, some longer than the
+            windows and chunks of the model as far as that is cheap (`affordable_tokens`); the report says how long.
         collate: blocks to the batch, the way in which the user signals packing; None: an Adapter's own, else `cloison.collate`.
         loss: from (output of the model, batch) to the loss; None: the model's own, where its output has one.
         alone: a block of one segment to the batch of that sample alone; None: the bare ids (for a callable: ``collate``).
@@ -86,16 +88,23 @@ def verify(
     tested = subject(model, collate, alone)
     config = getattr(tested.module, "config", None)
     known = None if hasattr(config, "to_dict") else known_ids(tested.module)
-    given = list(synthetic(config, vocab_size=known, seed=seed)) if blocks is None else _blocks(blocks)
+    drawn = blocks is None
+    given = synthetic(config, vocab_size=known, seed=seed, module=tested.module) if blocks is None else _blocks(blocks)
     if not given or not sum(lengths_of(given)):
         raise InputError("verify needs blocks with tokens.", f"It got {len(given)}.", "Pass blocks, or leave them out.")
-    ids = vocabulary(config, known) if blocks is None else _ids_of(given, config, known)
+    ids = vocabulary(config, known) if drawn else _ids_of(given, config, known)
     with kept(tested.module) as notes:
         setup = Setup(tested, given, ids, seed, notes)
         said, matrix = _experiments(setup, bidirectional, gradients, fix)
+        if drawn and any(verdict.status == "error" for verdict, _ in said):
+            # A table of positions may end before the longest of them, and nothing said so.
+            short = synthetic(config, vocab_size=known, seed=seed, short=True)
+            if lengths_of(short) != lengths_of(given):
+                setup = replace(setup, blocks=short)
+                said, matrix = _experiments(setup, bidirectional, gradients, fix)
         said.append(_targets(setup, model, loss))
         verdicts = [verdict for verdict, _ in said]
-        stated = certificate(tested, given, _batch(setup), verdicts, seed)
+        stated = certificate(tested, setup.blocks, _batch(setup), verdicts, seed)
     findings = [finding for _, found in said for finding in found] + say.notes_said(notes)
     return VerifyReport(tuple(verdicts), tuple(findings), matrix, stated)
 
@@ -117,7 +126,10 @@ def _experiments(setup: Setup, bidirectional: bool, gradients: bool, fix: bool) 
             rounding = equal.allowed if isinstance(equal, Equality) and equal.equal else None
             control = _tried(lambda: coupling(setup, moved, place, rounding))
             coupled = control if isinstance(control, str) else ""
-        ahead = _tried(lambda: look_ahead(setup.logits, setup.blocks, setup.ids, seed=setup.seed))
+        of_samples = isinstance(equal, Equality) and equal.comparisons[0].quantity == OF_SAMPLES
+        ahead: Any = InputError("look-ahead is of tokens.", "The model gives one output a sample.")
+        if not of_samples:
+            ahead = _tried(lambda: look_ahead(setup.logits, setup.blocks, setup.ids, seed=setup.seed))
     ahead_coupled = ""
     if isinstance(ahead, Ahead) and ahead.size > 0.0 and not bidirectional:
         rounding = equal.comparisons[0].allowed if isinstance(equal, Equality) else None
@@ -219,7 +231,8 @@ def _mend(setup: Setup, equal: Any) -> str:
         equal = alone_only
     if not isinstance(equal, Equality) or equal.reference is None:
         return ""
-    allowed = max(comparison.allowed for comparison in equal.comparisons if comparison.quantity.startswith("logits"))
+    kind = equal.comparisons[0].quantity
+    allowed = max(comparison.allowed for comparison in equal.comparisons if comparison.quantity.startswith(kind))
     said, exact = remedy(setup.subject, setup.blocks, setup.ids, equal.reference, allowed, setup.seed, setup.wrap)
     return f"{said} (Tried here: exact.)" if exact else said
 

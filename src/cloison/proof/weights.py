@@ -134,9 +134,7 @@ def weights_verdict(
         if off == "accumulation_off" or not explained:
             findings.append(Finding(off, "error", f"{said}{why}.", remedy, evidence))
     status: Any = "wrong" if findings else "right"
-    summary = f"{weighing.kind.replace('_', ' ')}, summing to {total:.4g}" + (
-        "" if claim else " (not judged: no rule was given)"
-    )
+    summary = f"{weighing.kind.replace('_', ' ')}, summing to {total:.4g}" + ("" if claim else " (not judged)")
     return Verdict("weights", status, summary, evidence), findings
 
 

@@ -9,7 +9,7 @@ from cloison.blocks import Block
 from cloison.planning.plans import Plan
 from cloison.proof.report import VerifyReport
 from cloison.store.packed import Packed
-from cloison.view.conclusion import conclusion
+from cloison.view.conclusion import LEGEND, conclusion
 from cloison.view.page import environment
 from cloison.view.picture import rows_picture
 from cloison.view.tables import number, percent
@@ -72,7 +72,7 @@ def _report(report: VerifyReport) -> dict[str, Any]:
         "title": conclusion(report),
         "numbers": [(verdict.experiment, f"{verdict.status}: {verdict.summary}") for verdict in report.verdicts],
         "picture": "",
-        "said": "",
+        "said": f"Measured on {report.measured_on}. {LEGEND}" if report.measured_on else LEGEND,
         "findings": [finding.to_dict() for finding in report.findings],
         "heat": heat_map(report.influence, 260) if report.influence is not None and report.influence.size else None,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from rich.text import Text
 
 from cloison.findings import Finding
 from cloison.proof.report import VerifyReport
-from cloison.view.conclusion import conclusion
+from cloison.view.comparisons import COMPARED, comparisons
+from cloison.view.conclusion import LEGEND, conclusion
 from cloison.view.pieces import visible
 
 __all__ = ["findings_view", "report_view"]
@@ -32,6 +34,9 @@ def report_view(report: VerifyReport, title: str) -> Group:
         colour = _COLOURS.get(verdict.status, "bold red")
         table.add_row(verdict.experiment, Text(verdict.status, style=colour), Text(visible(verdict.summary)))
     parts: list[Any] = [Text(visible(title), style="bold"), table]
+    if any(finding.kind in ("mismatch", "gradient_mismatch") for finding in report.findings):
+        said = "packed against alone (sigma; gradients: of their largest entry)"
+        parts += [Text(), Text(said), _compared(comparisons(report["equality"]))]
     influence = report.influence
     if influence is not None and len(influence) <= _LARGEST_MATRIX and _moved(influence).any():
         said = "who reaches whom: row = the segment that changed, column = how far another moved (sigma)"
@@ -39,7 +44,18 @@ def report_view(report: VerifyReport, title: str) -> Group:
     if report.findings:
         parts += [Text(), findings_view(report.findings)]
     parts.append(Text(conclusion(report), style="bold green" if report.ok else "bold red"))
+    if report.measured_on:
+        parts += [Text(f"Measured on {report.measured_on}.", style="dim"), Text(LEGEND, style="dim")]
     return Group(*parts)
+
+
+def _compared(rows: Sequence[tuple[str, ...]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for head in COMPARED:
+        table.add_column(head, justify="right" if head in COMPARED[1:3] else "left")
+    for row in rows:
+        table.add_row(*map(visible, row))
+    return table
 
 
 def findings_view(findings: tuple[Finding, ...]) -> Group:

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.proof.report import Verdict, VerifyReport
-from cloison.view.conclusion import conclusion
+from cloison.view.comparisons import COMPARED, comparisons
+from cloison.view.conclusion import LEGEND, conclusion
 from cloison.view.page import render_page
 from cloison.view.tables import table
 
@@ -33,6 +34,9 @@ def verdict_section(report: VerifyReport, place_of: Sequence[int] | None = None)
         "ok": report.ok,
         "said": conclusion(report),
         "verdicts": [_line(verdict) for verdict in report.verdicts],
+        "measured_on": report.measured_on,
+        "legend": LEGEND,
+        "compared": _compared(report.verdicts),
         "findings": [finding.to_dict() for finding in report.findings],
         "heat": None if influence is None or not influence.size else heat_map(influence),
         "places": None if influence is None or not influence.size else _by_place(influence, place_of),
@@ -100,6 +104,11 @@ def _by_place(influence: npt.NDArray[np.float64], place_of: Sequence[int] | None
         rows,
         numbers=(0, 1, 2),
     )
+
+
+def _compared(verdicts: Sequence[Verdict]) -> dict[str, Any] | None:
+    rows = [row for verdict in verdicts if verdict.experiment == "equality" for row in comparisons(verdict)]
+    return table("packed against alone", COMPARED, rows, numbers=(1, 2)) if rows else None
 
 
 def _line(verdict: Verdict) -> dict[str, str]:
