@@ -337,6 +337,9 @@ SUBJECTS: dict[str, Subject] = {
         _records,
         _judge_json,
     ),
+    "table": Subject(
+        lambda f: (f / "source.csv").write_text('prompt,completion\n"a ""b"", é\nc",d\n\ne,f\n'), "source*", _records
+    ),
     "text": Subject(lambda f: (f / "source.txt").write_text("one é\ntwo\n"), "source*", _records),
     "parquet": Subject(
         lambda f: _write_table(f / "source.parquet", pa.Table.from_pylist(_mixed())), "source*", _records, _judge_parquet

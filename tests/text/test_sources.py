@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -23,6 +24,7 @@ from cloison.spec import PackSpec
 from cloison.text import sources, streams
 from cloison.text.jsonfiles import read_array
 from cloison.text.sources import Source, open_sources, read_chunk
+from cloison.text.tables import read_table
 
 ROWS = [{"text": f"row {i} é\u2028 {'x' * (i % 7)}", "n": i} for i in range(40)]
 
@@ -445,3 +447,69 @@ def test_json_in_columns_is_parsed_wherever_it_is_and_broken_json_stays_text() -
     assert [row["plain"] for row in rows(batch)] == values
     assert [row["inside"] for row in rows(batch)] == [{"json": value, "n": n} for n, value in enumerate(values, 1)]
     assert [row["list"] for row in rows(batch)] == [values[:2], [], [None], [7]]
+
+
+CELLS = st.text(st.sampled_from('a,b\t"\n\r é\u2028日') | st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(CELLS, CELLS), max_size=6), st.sampled_from([",", "\t"]), st.booleans())
+def test_tables_are_read_as_they_were_written(cells: list[tuple[str, str]], delimiter: str, marked: bool) -> None:
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, delimiter=delimiter, quoting=csv.QUOTE_ALL)
+    writer.writerows([("prompt", "completion"), *cells])
+    body = out.getvalue().encode("utf-8-sig" if marked else "utf-8")
+    found = [record for _, record in read_table(io.BytesIO(body), delimiter)]
+    assert found == [{"prompt": one, "completion": other} for one, other in cells]
+
+
+def test_a_table_of_pandas_is_packed_and_its_broken_rows_are_named(tmp_path: Path, small: Path) -> None:
+    import pandas
+
+    pairs = pandas.DataFrame({"prompt": ["a b,", 'the "cat"\nsat'], "completion": [" hello", " mat"]})
+    pairs.to_csv(tmp_path / "pairs.csv", index=False)
+    pairs.to_csv(tmp_path / "pairs.tsv.gz", index=False, sep="\t")
+    pairs.to_json(tmp_path / "pairs.jsonl", orient="records", lines=True)
+    packed = [
+        pack(str(tmp_path / name), tmp_path / f"{number}", PackSpec(capacity=64), tokenizer=small)
+        for number, name in enumerate(("pairs.csv", "pairs.tsv.gz", "pairs.jsonl"))
+    ]
+    assert list(packed[0]) == list(packed[1]) == list(packed[2])
+    (tmp_path / "broken.csv").write_text('\nprompt,completion\n"a\nb",c\n\nd\ne,f,g\nh,i\n')
+    job = open_sources([str(tmp_path / "broken.csv")]).jobs[0]
+    found = [(str(where).rpartition(", ")[2], record) for where, record in read_chunk(job)]
+    assert [place for place, _ in found] == ["line 3", "line 6", "line 7", "line 8"]
+    assert [record for _, record in found if isinstance(record, dict)] == [
+        {"prompt": "a\nb", "completion": "c"},
+        {"prompt": "h", "completion": "i"},
+    ]
+    errors = [record for _, record in found if isinstance(record, RecordError)]
+    assert errors[0].found == "It has 1: ['d']." and errors[1].found == "It has 3: ['e', 'f', 'g']."
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"a,b\n1,2\n3,4\n5,\xff\n6,7\n", "Byte 2 of line 4 is 0xff"),
+        (b'a,b\n1,2\n3,4\n"5"x,6\n7,8\n', "expected after"),
+        (b'a,b\n1,2\n3,4\n5,"6\n7,8\n', "unexpected end of data"),
+        (b'a,b\n1,2\n3,4\n5,"' + b"x" * 300, "more than 256 bytes"),
+    ],
+)
+def test_a_table_that_breaks_off_says_where_and_that_the_rest_is_lost(
+    body: bytes, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cloison.text import tables
+
+    monkeypatch.setattr(tables, "MOST_BYTES", 256)
+    found = list(read_table(io.BytesIO(body), ","))
+    assert [record for _, record in found[:-1]] == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
+    number, error = found[-1]
+    assert number == 4 and isinstance(error, RecordError)
+    assert said in error.found and "what follows cannot be read" in error.found
+
+
+def test_a_table_names_each_column_once() -> None:
+    assert list(read_table(io.BytesIO(b""), ",")) == list(read_table(io.BytesIO(b"a,b\n"), ",")) == []
+    (_, error), *rest = read_table(io.BytesIO(b"text,n,text\n1,2,3\n"), ",")
+    assert isinstance(error, RecordError) and error.found == "It has 'text' twice." and not rest

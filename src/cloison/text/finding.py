@@ -27,6 +27,8 @@ KINDS = {
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
+    ".csv": "csv",
+    ".tsv": "tsv",
     ".txt": "text",
     ".text": "text",
     ".md": "text",

@@ -1,7 +1,8 @@
 """Sources: files and folders as one list of logical chunks, which the input alone decides (never the number of workers).
 
-Lines, row groups and record batches are chunks of their own. What cannot be entered in the middle (a JSON array, a compressed
-file, a text) is one chunk a file; to use several workers on such data, give several files, JSONL or Parquet.
+Lines, row groups and record batches are chunks of their own. What cannot be entered in the middle (a JSON array, a table of
+text, a compressed file, a text) is one chunk a file; to use several workers on such data, give several files, JSONL or
+Parquet.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import Any, BinaryIO
 from cloison.errors import ChangedError, InputError, RecordError
 from cloison.places import Remote, opened, place, stamp, together
 from cloison.spec import PackSpec
-from cloison.text.columnar import arrow_jobs, parquet_jobs, read_arrow, read_parquet
+from cloison.text.arrow_files import arrow_jobs
+from cloison.text.columnar import parquet_jobs, read_arrow, read_parquet
 from cloison.text.finding import KINDS, Spool, kind_of, paths_of
 from cloison.text.jsonfiles import read_array, read_lines
 from cloison.text.packed_rows import BOUNDARIES, SIGNS
 from cloison.text.shapes import PARTS, Reading, recognise
 from cloison.text.streams import MOST_BYTES, guarded, open_stream
+from cloison.text.tables import DELIMITERS, read_table
 
 __all__ = ["CHUNK_BYTES", "Source", "SourceFile", "Where", "open_sources", "read_chunk"]
 
@@ -70,7 +73,7 @@ def _lines_before(path: str, offset: int) -> int:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that is read: its path or URL, kind ("jsonl", "json", "parquet", "arrow", "text"), codec ("", "gz", "zst"), state.
+    """A file that is read: its path or URL, kind (a value of `KINDS`), codec ("", "gz", "zst"), state.
 
     ``mtime_ns`` is the time of its last change, or what `cloison.places.stamp` gives in its place for files elsewhere.
     """
@@ -160,7 +163,7 @@ def read_chunk(job: Mapping[str, Any]) -> Iterator[tuple[Where, dict[str, Any] |
             numbered = enumerate(read_parquet(path, start, job["columns"]), job["first"])
             yield from ((Where(path, "row", row), record) for row, record in numbered)
         elif kind == "arrow":
-            numbered = enumerate(read_arrow(path, start, stop, job["columns"]), job["first"])
+            numbered = enumerate(read_arrow(path, job, job["columns"]), job["first"])
             yield from ((Where(path, "row", row), record) for row, record in numbered)
         else:
             # What a chunk of lines reads, with the end of its last line; text and arrays are read from end to end.
@@ -172,6 +175,9 @@ def read_chunk(job: Mapping[str, Any]) -> Iterator[tuple[Where, dict[str, Any] |
                 elif kind == "json":
                     for row, record in read_array(stream):
                         yield Where(path, "row", row), record
+                elif kind in DELIMITERS:
+                    for number, record in read_table(stream, DELIMITERS[kind]):
+                        yield Where(path, "line", number), record
                 else:
                     yield Where(path), _document(stream, path)
 
@@ -201,7 +207,7 @@ def _file(path: str) -> SourceFile:
             if not kind and head[:1] not in (b"{", b"["):
                 raise InputError(f"{path} must be of a known kind.", "Its name does not tell.", f"Kinds: {', '.join(KINDS)}.")
             kind = "json" if head.startswith(b"[") else "jsonl"
-        elif codec and kind not in ("text", "jsonl"):
+        elif codec and kind in ("parquet", "arrow"):
             raise InputError(f"{path} must not be compressed as a whole.", f"It is {kind}.{codec}.", "Unpack it.")
     return SourceFile(path, kind, codec, *state)
 
