@@ -62,12 +62,12 @@ class Piece:
 def each_shard(packed: Packed, work: Callable[[int, Shard], T]) -> list[T]:
     """Return what ``work`` gives for each file of the data set, in order; some are worked on at once, each in a thread.
 
-    Decoding, shaping and writing leave Python's lock free. The first error is raised once the files in hand are through; no
-    further ones are begun.
+    Decoding, shaping and writing leave Python's lock free. There are two threads a core, since a file that is whole waits for
+    the disk. The first error is raised once the files in hand are through; no further ones are begun.
     """
     shards = packed.manifest.shards
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ThreadPoolExecutor(max(1, min(_THREADS, cores, len(shards))), "export") as pool:
+    with ThreadPoolExecutor(max(1, min(_THREADS, 2 * cores, len(shards))), "export") as pool:
         return list(pool.map(work, range(len(shards)), shards))
 
 
@@ -80,9 +80,10 @@ def pieces(packed: Packed, shard: Shard, columns: tuple[str, ...] = TARGETED) ->
     source = random_access(path, shard.size_bytes)
     remote = isinstance(path, Remote)
     reading = store_errors(f"{path} cannot be read", damage="Restore the file, or pack again.")
-    with reading, pq.ParquetFile(source, memory_map=True, pre_buffer=remote) as file:
+    with reading, pq.ParquetFile(source, pre_buffer=remote) as file:
         rows = 0
-        for batch in file.iter_batches(batch_size=size, columns=list(columns)):
+        # Without Arrow's threads, which all files would share, and which OMP_NUM_THREADS=1 makes one.
+        for batch in file.iter_batches(batch_size=size, columns=list(columns), use_threads=False):
             flat: dict[str, Any] = {"labels": np.zeros(0, np.int32)}
             for name in columns:
                 flat[name] = _flat(batch.column(name), name, path)
