@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +65,8 @@ def failed_run(job: Job, disk: Failing, expected: dict[str, str], name: str) -> 
 
 def hooked_run(job: Job, expected: dict[str, str], name: str, read: int) -> tuple[str, bool]:
     """Run ``job`` with read ``read`` of its source ``name`` failing, and without; return what is wrong, and if that failed."""
-    done = job.run({"PYTHONPATH": str(HOOK), "FAIL_FILE": name, "FAIL_READ": str(read)})
+    path = os.pathsep.join(filter(None, (str(HOOK), os.environ.get("PYTHONPATH"))))
+    done = job.run({"PYTHONPATH": path, "FAIL_FILE": name, "FAIL_READ": str(read)})
     failed = done.returncode != 0
     if failed:
         if done.returncode != 2 or "Traceback" in done.stderr:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 
 import cloison
 from cloison.errors import CloisonError, InputError, StoreError
+from cloison.formats import datatrove, megatron, olmo_core
 
 Documents = list[list[int]]
 Masks = list[list[bool]]
@@ -282,3 +285,18 @@ def test_wrong_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "--dtype" in capsys.readouterr().err
     assert main(["import", str(tmp_path / "store"), str(tmp_path / "in"), "--from", "olmo-core", "--dtype", "uint32"]) == 0
     assert "3 samples, 12 tokens" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("name", ["megatron", "olmo-core", "datatrove"])
+def test_a_store_that_is_cut_while_it_is_read_is_an_error(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of another's is mapped: looking at a mapped file that was cut ends the process."""
+    monkeypatch.setattr("cloison.formats.token_pieces._PIECE_TOKENS", 8)
+    _, write, _, _ = STORES[name]
+    source = write(tmp_path, DOCUMENTS * 100, None)
+    read = {"megatron": megatron.read, "datatrove": datatrove.read, "olmo-core": partial(olmo_core.read, dtype="uint32")}[name]
+    (ids,) = (path for path in tmp_path.iterdir() if path.suffix in (".bin", ".ds", ".npy"))
+    pieces = read(source)
+    next(pieces)
+    os.truncate(ids, 500)
+    with pytest.raises(StoreError, match="It lacks"):
+        list(pieces)

@@ -176,6 +176,15 @@ def test_reads_and_puts_outlive_a_store_that_fails(
     assert loopback.objects["bucket/0.claim"] == b"mine"
 
 
+def test_a_large_folder_is_removed_from_a_store_that_fails(loopback: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of sixty requests in a row one nearly always fails: each has its own tries."""
+    monkeypatch.setattr("cloison.places.remote._WAITS_S", (0.0,) * 6)
+    loopback.objects |= {f"bucket/folder/{number % 3}/{number}": b"x" for number in range(60)} | {"bucket/folders": b"kept"}
+    loopback.fail(0.2, 3)
+    remove_tree(Remote("loopback://bucket/folder"))
+    assert loopback.failures > 5 and list(loopback.objects) == ["bucket/folders"]
+
+
 def test_a_store_that_stays_away_is_told_with_what_it_said(loopback: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloison.places.remote._WAITS_S", (0.0, 0.0))
     loopback.objects["bucket/a"] = CONTENT

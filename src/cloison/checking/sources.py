@@ -15,6 +15,8 @@ from cloison.checking.inspection import Piece
 from cloison.checking.ragged import from_arrow, from_rows
 from cloison.errors import CloisonError, InputError, StoreError
 from cloison.places import Place, Remote, found, size
+from cloison.text.arrow_files import arrow_batches, arrow_jobs
+from cloison.text.columnar import group_batches
 
 __all__ = ["NAMES", "data_files", "pieces", "rows_of_blocks"]
 
@@ -134,7 +136,6 @@ def _readable(path: Path) -> Iterator[None]:
 
 def _file_pieces(path: Path) -> Iterator[Piece]:
     import pyarrow as pa
-    import pyarrow.ipc as ipc
 
     kind, name = _kind(path), path.name
     with _readable(path):

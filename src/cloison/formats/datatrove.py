@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from cloison.errors import StoreError
-from cloison.formats.token_pieces import TokenPiece, cut
+from cloison.formats.token_pieces import RawArray, TokenPiece, cut
 from cloison.store.files import store_errors
 
 __all__ = ["read"]
@@ -42,14 +42,10 @@ def read(source: Path) -> Iterator[TokenPiece]:
                 f"It has {size:,} bytes.",
                 "Copy both again.",
             )
-        dtype = "<u2" if width == 2 else "<u4"
-        with store_errors(f"{file} cannot be read"):
-            ids = np.memmap(file, dtype, "r") if size else np.zeros(0, dtype)
-            targets = None
-            if loss.is_file():
-                if loss.stat().st_size != tokens:
-                    raise StoreError(
-                        f"{loss} must have {tokens:,} entries.", f"It has {loss.stat().st_size:,}.", "Copy it again."
-                    )
-                targets = np.memmap(loss, np.bool_, "r") if size else np.zeros(0, bool)
+        ids = RawArray(file, np.dtype("<u2" if width == 2 else "<u4"))
+        targets = None
+        if loss.is_file():
+            targets = RawArray(loss, np.dtype(np.bool_))
+            if targets.size != tokens:
+                raise StoreError(f"{loss} must have {tokens:,} entries.", f"It has {targets.size:,}.", "Copy it again.")
         yield from cut(ids, np.diff(ends, prepend=0), targets)

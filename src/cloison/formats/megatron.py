@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from cloison.errors import StoreError
 from cloison.formats.flat import each_shard, pieces
-from cloison.formats.token_pieces import TokenPiece, cut
+from cloison.formats.token_pieces import RawArray, TokenPiece, cut
 from cloison.places import Place
 from cloison.store.files import replacing, store_errors
 from cloison.store.packed import Packed
@@ -90,13 +90,13 @@ def read(source: Path) -> Iterator[TokenPiece]:
     """
     prefix = source.with_suffix("") if source.suffix in (".bin", ".idx") else source
     index, tokens = prefix.with_name(prefix.name + ".idx"), prefix.with_name(prefix.name + ".bin")
-    with store_errors(f"{index} cannot be read"):
-        content = np.memmap(index, np.uint8, "r") if index.stat().st_size else np.zeros(0, np.uint8)
-    if content.size < _HEAD or content[: len(_MAGIC)].tobytes() != _MAGIC:
+    content = RawArray(index, np.dtype(np.uint8))
+    head = content.read(0, min(content.size, _HEAD)).tobytes()
+    if len(head) < _HEAD or not head.startswith(_MAGIC):
         raise StoreError(
             f"{index} must be a Megatron index.", "It does not begin like one.", "Name the prefix of .bin and .idx."
         )
-    version, code, sequences, edges = struct.unpack("<QBQQ", content[len(_MAGIC) : _HEAD].tobytes())
+    version, code, sequences, edges = struct.unpack("<QBQQ", head[len(_MAGIC) :])
     if version != 1 or code not in _TYPES:
         raise StoreError(
             f"{index} must be of version 1 with integer ids.", f"Its version is {version}, its type {code}.", "Convert it."
@@ -105,10 +105,10 @@ def read(source: Path) -> Iterator[TokenPiece]:
         raise StoreError(
             f"{index} must hold {sequences:,} sequences.", f"It ends after {content.size:,} bytes.", "Copy it again."
         )
-    at = _HEAD
-    lengths = np.frombuffer(content, "<i4", sequences, at).astype(np.int64)
-    pointers = np.frombuffer(content, "<i8", sequences, at + 4 * sequences)
-    documents = np.frombuffer(content, "<i8", edges, at + 12 * sequences)
+    longs = RawArray(index, np.dtype("<i8"))
+    lengths = RawArray(index, np.dtype("<i4")).read(0, sequences, _HEAD).astype(np.int64)
+    pointers = longs.read(0, sequences, _HEAD + 4 * sequences)
+    documents = longs.read(0, edges, _HEAD + 12 * sequences)
     item = np.dtype(_TYPES[code]).itemsize
     expected = (np.cumsum(lengths) - lengths) * item
     if (lengths < 0).any() or not np.array_equal(pointers, expected):
@@ -120,6 +120,6 @@ def read(source: Path) -> Iterator[TokenPiece]:
         size = tokens.stat().st_size
         if size != total * item:
             raise StoreError(f"{tokens} must have {total * item:,} bytes.", f"It has {size:,}.", "Copy it again.")
-        ids = np.memmap(tokens, _TYPES[code], "r") if size else np.zeros(0, _TYPES[code])
+    ids = RawArray(tokens, np.dtype(_TYPES[code]))
     ends = np.concatenate([[0], np.cumsum(lengths)])
     yield from cut(ids, np.diff(ends[documents]) if edges else lengths)

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from cloison.errors import InputError, StoreError
 from cloison.formats.flat import each_shard, first_tokens, pieces
-from cloison.formats.token_pieces import TokenPiece, cut
+from cloison.formats.token_pieces import RawArray, TokenPiece, cut
 from cloison.places import Place
 from cloison.segments import IGNORE
 from cloison.store.files import file_sha256, replacing, store_errors
@@ -187,8 +187,8 @@ def _read_file(file: Path, dtype: np.dtype[np.generic], eos_token_id: int | None
             raise StoreError(
                 f"{file} must hold whole ids of {dtype.itemsize} bytes.", f"It has {size:,}.", "Pass another dtype."
             )
-        ids = np.memmap(file, dtype, "r") if size else np.zeros(0, dtype)
-    if ids[:2].tobytes()[:6] == b"\x93NUMPY":
+    ids = RawArray(file, dtype)
+    if ids.read(0, min(ids.size, 6)).tobytes()[:6] == b"\x93NUMPY":
         raise StoreError(f"{file} must be a raw array.", "It has a numpy header.", "Save it with tofile, or as Parquet rows.")
     if file.with_name(file.name.replace(".npy", ".csv.gz")).is_file():
         edges = np.array(list(_metadata(file)), np.int64).reshape(-1, 2)
@@ -207,19 +207,17 @@ def _read_file(file: Path, dtype: np.dtype[np.generic], eos_token_id: int | None
             "Pass eos_token_id= (--eos), or write the metadata.",
         )
     else:
-        ends = np.flatnonzero(ids == eos_token_id) + 1
+        found = [np.flatnonzero(piece == eos_token_id) + first + 1 for first, piece in ids.pieces()]
+        ends = np.concatenate([np.zeros(0, np.int64), *found])
         ends = ends if ends.size and ends[-1] == ids.size else np.append(ends, ids.size)
         lengths = np.diff(ends, prepend=0)
         lengths = lengths[: lengths.size - int(lengths.size > 0 and lengths[-1] == 0)]
     mask = _mask(file)
     targets = None
     if mask is not None:
-        with store_errors(f"{mask} cannot be read"):
-            if mask.stat().st_size != ids.size:
-                raise StoreError(
-                    f"{mask} must have {ids.size:,} entries.", f"It has {mask.stat().st_size:,}.", "Write it again."
-                )
-            targets = np.memmap(mask, np.bool_, "r") if ids.size else np.zeros(0, bool)
+        targets = RawArray(mask, np.dtype(np.bool_))
+        if targets.size != ids.size:
+            raise StoreError(f"{mask} must have {ids.size:,} entries.", f"It has {targets.size:,}.", "Write it again.")
     yield from cut(ids, lengths.astype(np.int64), targets)
 
 

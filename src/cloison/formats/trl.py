@@ -76,7 +76,7 @@ def _without(source: Any, part: Any) -> None:
     import pyarrow.parquet as pq
 
     options: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "use_dictionary": False}
-    with pq.ParquetFile(source, memory_map=True) as file:
+    with pq.ParquetFile(source) as file:
         first = file.read_row_group(0, columns=list(_KEPT)).select(_KEPT)
         with pq.ParquetWriter(part, first.schema, write_statistics=False, **options) as writer:
             for group in range(file.num_row_groups):

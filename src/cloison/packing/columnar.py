@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cloison.errors import CloisonError, RecordError, StoreError
-from cloison.places import Remote, fetched, place, random_access
+from cloison.places import Remote, place, random_access
 from cloison.segments import IGNORE
 from cloison.spec import PackSpec
 from cloison.store.tokens import SPAN_LAYOUT, UNIT_TOKENS, Unit
+from cloison.text.arrow_files import arrow_batches, arrow_schema
+from cloison.text.columnar import group_batches
 from cloison.text.packed_rows import SIGNS, may_be_packed
 from cloison.text.shapes import recognise
 from cloison.text.targets import ROLES, SHAPES
@@ -154,40 +156,25 @@ def _holds_integers(kind: pa.DataType) -> bool:
 def _layout(chunk: Mapping[str, Any]) -> pa.Schema:
     if chunk["kind"] == "parquet":
         return pq.read_schema(random_access(place(chunk["path"])))
-    with pa.memory_map(str(fetched(place(chunk["path"])))) as file:
-        return _reader(file).schema
-
-
-def _reader(file: pa.NativeFile) -> Any:
-    magic = bytes(file.read(6))
-    file.seek(0)
-    return pa.ipc.open_file(file) if magic == b"ARROW1" else pa.ipc.open_stream(file)
+    return arrow_schema(chunk["path"])
 
 
 def _parquet(chunk: Mapping[str, Any], names: list[str], parts: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
     at = place(chunk["path"])
-    with pq.ParquetFile(random_access(at), memory_map=True, pre_buffer=isinstance(at, Remote)) as file:
+    with pq.ParquetFile(random_access(at), pre_buffer=isinstance(at, Remote)) as file:
         group = file.metadata.row_group(chunk["start"])
         leaves = {group.column(i).path_in_schema.split(".")[0]: group.column(i).num_values for i in range(group.num_columns)}
         tokens = max(1, leaves[parts["input_ids"]] // max(1, group.num_rows))
-        rows = max(1, UNIT_TOKENS // tokens)
         kept = _with_signs(names, file.schema_arrow.names)
-        yield from file.iter_batches(rows, row_groups=[chunk["start"]], columns=kept, use_threads=False)
+        yield from group_batches(file, [chunk["start"]], kept, max(1, UNIT_TOKENS // tokens))
 
 
 def _arrow(chunk: Mapping[str, Any], names: list[str], parts: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    with pa.memory_map(str(fetched(place(chunk["path"])))) as file:
-        reader = _reader(file)
-        batches = map(reader.get_batch, range(reader.num_record_batches)) if hasattr(reader, "get_batch") else iter(reader)
-        for index, batch in enumerate(batches):
-            if index >= chunk["stop"]:
-                return
-            if index >= chunk["start"]:
-                batch.validate(full=True)  # Arrow follows offsets from a file without a look at where they lead
-                tokens = max(1, len(batch.column(parts["input_ids"]).flatten()) // max(1, batch.num_rows))
-                rows = max(1, UNIT_TOKENS // tokens)
-                for first in range(0, batch.num_rows, rows):
-                    yield batch.select(_with_signs(names, batch.schema.names)).slice(first, rows)
+    for batch in arrow_batches(chunk["path"], chunk, {*names, *SIGNS}):
+        tokens = max(1, len(batch.column(parts["input_ids"]).flatten()) // max(1, batch.num_rows))
+        rows = max(1, UNIT_TOKENS // tokens)
+        for first in range(0, batch.num_rows, rows):
+            yield batch.select(_with_signs(names, batch.schema.names)).slice(first, rows)
 
 
 def _with_signs(names: list[str], there: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from cloison.errors import InputError
 from cloison.places.listing import below
-from cloison.places.remote import Place, Remote, tried
+from cloison.places.remote import Place, Remote, filesystem, tried
 
 __all__ = [
     "absolute",
@@ -145,10 +145,15 @@ def remove_tree(folder: Place) -> None:
             shutil.rmtree(folder)
         return
 
-    def request(system: Any, path: str) -> None:
-        inside = below(folder)
-        if inside:
+    if inside := below(folder):
+        # At once where the store can do that; each that is left has its own tries, or a store that fails some requests would
+        # nearly always fail one of many.
+        with suppress(Exception):
+            system, path = filesystem(folder)
             system.rm([f"{path.rstrip('/')}/{name}" for name in inside])
+        together(lambda name: remove(folder / name), below(folder), far=True)
+
+    def request(system: Any, path: str) -> None:
         if system.exists(path):  # where folders are there without files
             system.rm(path, recursive=True)
 
