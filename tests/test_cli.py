@@ -71,7 +71,7 @@ def test_an_overlong_sample_is_status_2_with_the_three_parts(
     status, out, err = run(capsys, *words)
     assert (status, out) == (2, "")
     asked, found, remedy = err.splitlines()
-    assert asked == "cloison pack: every sample fits a block: capacity is 16."
+    assert asked == "cloison pack: every sample must fit a block: capacity is 16."
     assert "samples are longer" in found
     assert remedy.startswith("Pass --overflow split,")
     status, out, _ = run(capsys, *words, "--json")

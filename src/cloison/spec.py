@@ -136,7 +136,7 @@ class PackSpec:
         if unknown:
             raise SpecError(f"a PackSpec has no field {', '.join(map(repr, unknown))}.", f"Known: {', '.join(sorted(known))}.")
         if "capacity" not in plain:
-            raise SpecError("a PackSpec needs a capacity.", "None is given.", "Add capacity, in tokens.")
+            raise SpecError("a PackSpec needs a capacity.", "None is given.", "Pass capacity=TOKENS.")
         return cls(**plain)
 
     @classmethod

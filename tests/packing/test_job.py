@@ -498,7 +498,7 @@ def test_packing_leaves_the_garbage_collector_as_it_was(corpus: Path, tokenizer:
 @pytest.mark.parametrize(
     ("changes", "asked"),
     [
-        ({"policy": "nosuch"}, "policy is one of"),
+        ({"policy": "nosuch"}, "policy must be one of"),
         ({"align": 512}, "holds a unit of align"),
         ({"capacity": 1 << 40}, "capacity is at most"),
     ],

@@ -245,7 +245,7 @@ def test_bad_arguments_are_refused_by_name(name: str, value: object) -> None:
 def test_an_overlong_sample_is_refused_with_its_number_the_limit_and_the_way_out() -> None:
     with pytest.raises(OverlongError) as caught:
         cloison.plan([100, 5012, 7000, 4097], 4096)
-    assert caught.value.asked == "every sample fits a block: capacity is 4,096."
+    assert caught.value.asked == "every sample must fit a block: capacity is 4,096."
     assert caught.value.found == (
         "Sample 1 has 5,012 tokens, samples 2, 3 too (3 of 4 samples are longer; the longest has 7,000)."
     )

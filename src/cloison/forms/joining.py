@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -27,7 +27,9 @@ def listed(blocks: Iterable[Block] | Block) -> list[Block]:
             raise InputError(
                 "a batch is made of Blocks.",
                 f"Item {index} is a {type(block).__name__}.",
-                "Pass packed[b], or make blocks of samples with cloison.pack_samples.",
+                "Train on cloison.open(DIR), whose items are Blocks, not on its rows as another library loads them."
+                if isinstance(block, Mapping)
+                else "Pass packed[b], or make blocks of samples with cloison.pack_samples.",
             )
     return found
 

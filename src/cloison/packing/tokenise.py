@@ -118,7 +118,7 @@ def _record_units(
         if isinstance(sample, RecordError):
             placed = _placed(sample, where)
             if tokenise.on_error == "raise":
-                raise placed
+                raise type(placed)(placed.asked, placed.found, _or_skip(placed.remedy))
             facts["skipped"].append({"index": index, "where": str(where), "error": error_to_plain(placed)})
             waiting.add(where, None)
         else:
@@ -150,7 +150,11 @@ def _placed(error: RecordError, where: Where) -> RecordError:
     """Return the error with the place of the record in front, once."""
     place = str(where)
     asked = error.asked if error.asked.startswith(place) else f"{place}: {error.asked}"
-    return type(error)(asked, error.found, error.remedy or 'Mend the record, or pass on_error="skip".')
+    return type(error)(asked, error.found, error.remedy or "Mend the record.")
+
+
+def _or_skip(remedy: str) -> str:
+    return f'{remedy} on_error="skip" leaves such records out, and counts them.'
 
 
 def _unit(waiting: _Rows, carry: tuple[str, ...], facts: dict[str, Any]) -> Unit:

@@ -415,7 +415,7 @@ def _refuse(
         named += f" (align={align:,} leaves {limit:,})"
     which = f", samples {', '.join(f'{i:,}' for i in long[1:5])}{' ...' if long.size > 5 else ''} too" if long.size > 1 else ""
     raise OverlongError(
-        f"every sample fits a block: {named}.",
+        f"every sample must fit a block: {named}.",
         f"Sample {int(long[0]):,} has {int(long_lengths[0]):,} tokens{which} "
         f"({long.size:,} of {lengths.size:,} samples are longer; the longest has {int(long_lengths.max()):,}).",
         'Pass overflow="split", "truncate" or "drop", or raise capacity.',

@@ -138,7 +138,7 @@ def _wrapped(settings: Settings, items: Items) -> Plan:
 def _check(settings: Settings) -> None:
     policy, order, time_limit = settings.policy, settings.order, settings.time_limit
     if policy not in POLICIES:
-        raise InputError(f"policy is one of {', '.join(map(repr, POLICIES))}.", f"It is {policy!r}.", "Pick one.")
+        raise InputError(f"policy must be one of {', '.join(map(repr, POLICIES))}.", f"It is {policy!r}.", "Pick one.")
     if order not in ("shuffled", "input"):
         raise InputError("order is 'shuffled' or 'input'.", f"It is {order!r}.", "Pick one.")
     for name, least in (("seed", 0), ("look_ahead", 1), ("max_segments", 1)):

@@ -161,7 +161,7 @@ class Stream:
         limit = self._units * self._align
         if self._overflow == "raise":
             raise OverlongError(
-                f"every sample fits a block: capacity is {self._capacity:,}.",
+                f"every sample must fit a block: capacity is {self._capacity:,}.",
                 f"Sample {index:,} of the stream has {tokens:,} tokens.",
                 'Pass overflow="split", "truncate" or "drop", or raise capacity.',
             )

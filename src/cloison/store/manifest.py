@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from cloison.errors import CloisonError, ManifestError
@@ -140,6 +141,10 @@ def read_manifest(folder: Place) -> Manifest:
         ManifestError: there is none (the folder is no packed data set, or its packing did not finish), or it is damaged.
     """
     path = folder / MANIFEST
+    if isinstance(folder, Path) and folder.is_file():
+        raise ManifestError(
+            f"{folder} must be a packed data set.", "It is a file.", "Name the folder that pack wrote; its sources are none."
+        )
     plain = read_json(path)
     if plain is None:
         partial = any(name.startswith("blocks-") and name.endswith(".parquet") for name in _names(folder))

@@ -135,7 +135,10 @@ class Packed:
         """Return block ``index`` (or the blocks of a slice). Cost: one row group decoded; the last few stay in memory."""
         if isinstance(index, slice):
             return [self[b] for b in range(*index.indices(len(self)))]
-        return self._groups.block(range(len(self))[index])
+        count = len(self)
+        if not -count <= index < count:
+            raise IndexError(f"block {index} of a packed data set of {count} blocks")
+        return self._groups.block(range(count)[index])
 
     def __iter__(self) -> Iterator[Block]:
         return (self[b] for b in range(len(self)))

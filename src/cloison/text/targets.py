@@ -72,7 +72,7 @@ def resolve_train_on(shape: str, train_on: str) -> str:
         raise SpecError(
             "train_on='completion' trains what follows a prompt.",
             "The record is a chat of messages, which has no prompt column.",
-            "Pass train_on='assistant' or 'last-assistant'.",
+            'Pass train_on="assistant" or "last-assistant".',
         )
     return train_on
 

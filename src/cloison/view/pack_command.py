@@ -40,7 +40,7 @@ def run(args: Namespace) -> Outcome:
     """Pack, or with --dry-run plan, and say what came out."""
     spec = spec_from(args)
     if args.out is None and not args.dry_run:
-        raise InputError("cloison pack writes a data set.", "There is no --out.", "Add --out DIR, or --dry-run.")
+        raise InputError("cloison pack must be told where to write.", "There is no --out.", "Add --out DIR, or --dry-run.")
     common: dict[str, Any] = {
         "tokenizer": args.tokenizer,
         "workers": default_workers() if args.workers is None and args.engine == "local" else args.workers,
