@@ -9,7 +9,6 @@ from itertools import pairwise
 import numpy as np
 
 from cloison import Plan
-from cloison.planning.look_ahead import PAIRS
 
 
 def best_fit_decreasing(lengths: list[int], capacity: int) -> list[list[int]]:
@@ -52,47 +51,50 @@ def fewest_blocks(lengths: list[int], capacity: int, max_segments: int | None = 
 
 
 def look_ahead_blocks(lengths: list[int], capacity: int, ahead: int, max_segments: int | None = None) -> list[list[int]]:
-    """The rule of look_ahead, with lists: indices of each block."""
-    waiting = [i for i, length in enumerate(lengths)]
+    """The rule of look_ahead, with lists and sets of sums: indices of each block."""
+    places = [sum(lengths[:i]) for i in range(len(lengths))]
+    waiting = [i for i, length in enumerate(lengths) if length]
+    near, most = max(ahead // 10, 1) * capacity, max_segments or len(lengths)
+
+    def seen() -> list[int]:
+        return [i for i in waiting if i < waiting[0] + ahead and (i == waiting[0] or places[i] - places[waiting[0]] < near)]
+
     blocks = []
-    while True:
+    while waiting:
+        start, held = places[waiting[0]], [lengths[i] for i in seen()]
+        mean, choice = sum(held) // len(held), 4 * sum(held) // len(held)
+        patience = min(64 * mean * mean // capacity, 12 * capacity)
         block: list[int] = []
         room, in_order = capacity, True
-        while max_segments is None or len(block) < max_segments:
-            while waiting and not lengths[waiting[0]]:
-                waiting.pop(0)
-            if not waiting:
-                break
-            oldest, enough = waiting[0], max(ahead // 8, 1) * capacity
-            seen = [i for i in range(oldest, min(oldest + ahead, len(lengths))) if sum(lengths[oldest:i]) < enough]
-            window = [i for i in waiting if i in seen and lengths[i]]
-            if in_order and lengths[waiting[0]] <= room:
-                chosen = waiting[0]
+        while waiting and room and len(block) < most:
+            in_order = in_order and (not block or room - lengths[waiting[0]] >= choice)
+            if in_order:
+                found = [waiting[0]]
             else:
-                in_order = False
-                fitting = [i for i in window if lengths[i] <= room]
-                if not fitting:
-                    break
-                chosen = max(fitting, key=lambda i: (lengths[i], -i))
-                if lengths[chosen] < room and len(block) + 1 != max_segments:
-                    chosen = _longer_of_best_pair(fitting, lengths, room)
-            waiting.remove(chosen)
-            block.append(chosen)
-            room -= lengths[chosen]
-        if not block:
-            return blocks
-        blocks.append(block)
+                distances = {i: places[i] - start for i in seen() if lengths[i] <= room}
+                halvings = {i: capacity.bit_length() - lengths[i].bit_length() for i in distances}
+                order = sorted(distances, key=lambda i: (distances[i] + patience * halvings[i], -halvings[i]))[:64]
+                found = _filling(order, lengths, room, {i: (distances[i] + 8 * capacity) // 2**15 for i in order})
+                if len(found) > most - len(block):
+                    found = _filling(order[: most - len(block)], lengths, room, {})
+            if not found:
+                break
+            block += found
+            waiting = [i for i in waiting if i not in found]
+            room -= sum(lengths[i] for i in found)
+        blocks.append(sorted(block))
+    return sorted(blocks, key=lambda block: sum(places[i] for i in block) / len(block))
 
 
-def _longer_of_best_pair(fitting: list[int], lengths: list[int], room: int) -> int:
-    best, chosen = 0, -1
-    for length in sorted({lengths[i] for i in fitting}, reverse=True)[:PAIRS]:
-        first = min(i for i in fitting if lengths[i] == length)
-        others = [lengths[i] for i in fitting if i != first and lengths[i] <= min(length, room - length)]
-        both = length + max(others, default=0)
-        if both > best:
-            best, chosen = both, first
-    return chosen
+def _filling(order: list[int], lengths: list[int], room: int, enough: dict[int, int]) -> list[int]:
+    sums: dict[int, list[int]] = {0: []}
+    for i in order:
+        sums |= {
+            s + lengths[i]: [*some, i] for s, some in sums.items() if s + lengths[i] <= room and s + lengths[i] not in sums
+        }
+        if room - max(sums) <= enough.get(i, -1):
+            break
+    return sums[max(sums)]
 
 
 def blocks_of(plan: Plan) -> list[list[int]]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import cloison
 from cloison.errors import InputError, OverlongError
-from cloison.planning import POLICIES
+from cloison.planning import POLICIES, compose
 from tests.planning.planning_oracles import (
     assert_whole,
     best_fit_decreasing,
@@ -130,21 +130,41 @@ def test_the_exact_optimum_oracle_is_exact() -> None:
     assert fewest_blocks([1] * 7, 10, max_segments=3) == 3
 
 
-def test_look_ahead_is_never_late_by_more_than_a_block_and_never_early_by_more_than_k() -> None:
+def test_look_ahead_begins_each_block_with_the_oldest_and_none_is_early_by_more_than_k() -> None:
     lengths = np.random.default_rng(2).lognormal(5, 1.2, 20_000).astype(int).clip(1, 4096)
+    left = dict.fromkeys(range(lengths.size))
+    for block in cloison.stream([range(length) for length in lengths], 4096, look_ahead=200):
+        places = [place for place, _ in block]
+        assert places[0] == next(iter(left)), "the oldest sample begins the block"
+        for place in places:
+            assert place < next(iter(left)) + 200, "no sample is early by more than K"
+            del left[place]
+    assert not left
     plan = cloison.plan(lengths, 4096, order="input", look_ahead=200)
-    first_unplaced = 0
-    done = np.zeros(lengths.size, bool)
-    for ids, _, _ in plan:
-        while first_unplaced < done.size and done[first_unplaced]:
-            first_unplaced += 1
-        assert ids[0] == first_unplaced, "the oldest sample begins the block"
-        for sample in ids:
-            assert sample < first_unplaced + 200, "no sample is early by more than K"
-            done[sample] = True
-            while first_unplaced < done.size and done[first_unplaced]:
-                first_unplaced += 1
     assert plan.utilization > 0.999
+    found = compose(plan, 1)
+    assert found.displacement_mean_steps < 2 and found.displacement_max_steps <= 2 * 200 // 10
+
+
+def test_the_input_order_of_runs_of_like_lengths_is_nearly_kept_in_blocks_that_are_full() -> None:
+    draw = np.random.default_rng(3)
+    kinds = ((4200, 6500, 25), (300, 2500, 60), (50, 900, 60))
+    runs = [draw.integers(low, high, draw.integers(5, most)) for low, high, most in kinds * 200]
+    plan = cloison.plan(np.concatenate(runs), 8192, order="input")
+    found = compose(plan, 1)
+    assert plan.gap < 1e-3 and found.displacement_mean_steps <= 16
+
+
+@pytest.mark.parametrize(
+    ("median", "sigma", "capacity", "gap"), [(150, 0.4, 512, 5e-4), (350, 0.9, 2048, 5e-4), (700, 0.5, 2048, 3e-3)]
+)
+def test_look_ahead_fills_blocks_of_few_samples_too_and_mixes_like_a_random_draw(
+    median: int, sigma: float, capacity: int, gap: float
+) -> None:
+    lengths = np.random.default_rng(0).lognormal(np.log(median), sigma, 50_000).astype(int).clip(1, capacity)
+    plan = cloison.plan(lengths, capacity)
+    found = plan.composition
+    assert plan.gap < gap and found.length_variance_share < found.random_variance_share + 0.06
 
 
 def test_input_order_is_kept() -> None:

@@ -13,7 +13,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic
 
-__all__ = ["add", "at_least", "at_most", "discard", "words"]
+__all__ = ["add", "at_least", "at_most", "discard", "leading_zeros", "words"]
 
 _ONE = np.uint64(1)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -34,7 +34,7 @@ def _count_zeros(instruction: str) -> Any:
 
 
 _lowest = _count_zeros("cttz")
-_leading = _count_zeros("ctlz")
+leading_zeros = _count_zeros("ctlz")
 
 
 @njit(cache=True)
@@ -96,7 +96,7 @@ def at_most(bits: Any, summary: int, member: int) -> Any:
     w = m >> _6
     word = bits[w] & (_ALL >> (_63 - (m & _63)))
     if word != np.uint64(0):
-        return np.int64((w << _6) + _63 - _leading(word))
+        return np.int64((w << _6) + _63 - leading_zeros(word))
     if w == np.uint64(0):
         return -1
     w -= _ONE
@@ -107,5 +107,5 @@ def at_most(bits: Any, summary: int, member: int) -> Any:
             return -1
         s -= _ONE
         word = bits[np.uint64(summary) + s]
-    w = (s << _6) + _63 - _leading(word)
-    return np.int64((w << _6) + _63 - _leading(bits[w]))
+    w = (s << _6) + _63 - leading_zeros(word)
+    return np.int64((w << _6) + _63 - leading_zeros(bits[w]))

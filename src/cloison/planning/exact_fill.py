@@ -24,45 +24,13 @@ from numba import njit
 
 from cloison.planning.bitset import add, at_most, discard, words
 from cloison.planning.patterns import NO_PATTERNS, Patterns
+from cloison.planning.sums import add_length, last
 
-__all__ = ["exact_fill_patterns", "joined", "picked"]
+__all__ = ["exact_fill_patterns", "fill_work", "joined", "picked"]
 
 _WORK = 1 << 16
 _ROWS = 48
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ONE = np.uint64(1)
-
-
-@njit(cache=True, nogil=True)
-def _last(bits: Any, member: int) -> Any:
-    """Return the largest member of ``bits`` of ``member`` or less, or -1."""
-    if member < 0:
-        return -1
-    w = member >> 6
-    word = bits[w] & (_ALL >> np.uint64(63 - (member & 63)))
-    while word == np.uint64(0):
-        w -= 1
-        if w < 0:
-            return -1
-        word = bits[w]
-    bit = 63
-    while (word >> np.uint64(bit)) & _ONE == np.uint64(0):
-        bit -= 1
-    return (w << 6) + bit
-
-
-@njit(cache=True, nogil=True)
-def _or_shifted(bits: Any, out: Any, shift: int, size: int) -> None:
-    """Put what ``bits`` holds into ``out``, each member ``shift`` higher, over ``size`` words."""
-    w, s = shift >> 6, np.uint64(shift & 63)
-    if s == np.uint64(0):
-        for j in range(w, size):
-            out[j] |= bits[j - w]
-    else:
-        back = np.uint64(64) - s
-        out[w] |= bits[0] << s
-        for j in range(w + 1, size):
-            out[j] |= (bits[j - w] << s) | (bits[j - w - 1] >> back)
 
 
 @njit(cache=True, nogil=True)
@@ -129,10 +97,10 @@ def _filled(
             while several > 0:
                 k = min(step, several)
                 before[:size] = reach[i, :size]
-                _or_shifted(before, reach[i], k * length, size)
+                add_length(before, reach[i], k * length, size)
                 several -= k
                 step *= 2
-        high = _last(reach[0], room)
+        high = last(reach[0], room)
         low = max(min(high, room - slack), 0)
         start = len(out_classes)
         if first:
@@ -143,7 +111,7 @@ def _filled(
                 break
             length = rows[i]
             k = min(min(left[length], high // length), limit - segments)
-            while k > 0 and _last(reach[i + 1], high - k * length) < max(low - k * length, 0):
+            while k > 0 and last(reach[i + 1], high - k * length) < max(low - k * length, 0):
                 k -= 1
             if k > 0:
                 if first == length:
@@ -208,6 +176,12 @@ def exact_fill_patterns(
         counts, units, limit, slack, max(most, 2), opened.counts, opened.offsets, opened.classes, opened.repeats
     )
     return _put_into(begun, room, Patterns(blocks, offsets, classes, repeats), owner)
+
+
+def fill_work(counts: npt.NDArray[np.int64], units: int) -> int:
+    """Return about how many steps `exact_fill_patterns` takes for ``counts``."""
+    distinct, width = int(np.count_nonzero(counts)), units // 64 + 1
+    return distinct * min(distinct * width, max(_WORK, _ROWS * width))
 
 
 def picked(patterns: Patterns, which: npt.NDArray[np.int64]) -> Patterns:

@@ -1,20 +1,24 @@
-"""look_ahead: fill in order, and finish each block by best fit from the next K samples. The default policy.
+"""look_ahead: each block begins with the oldest sample and is filled up with what lies near. The default policy.
 
-A block takes the samples in their order (shuffled by seed, or as they came) while they fit. Then, from the next ``look_ahead``
-samples, the longest that still fits; or, where none fills the block, the longer of the two that fill it best together (the
-`PAIRS` longest that fit are tried as the first); again and again, until none fits. A sample that did not fit begins the next
-block, so none is ever late by more than one block; and none is early by more than K samples, nor is more in view than
-`window_units` (K / 8 blocks of tokens): where samples are long, K of them would reach too far.
+The samples have an order: shuffled by seed, or as they came. A block takes the oldest that are left, while more than
+`CHOICE` mean lengths stay free; then the sets of samples near by are searched for one that fills the rest: samples are added
+one by one to the sums that can be reached, the nearest first, where a sample of half the length counts as further away (short
+ones fill any hole: where few samples make a block they are kept for the holes that need them; see `patience_units`). The
+search ends with the first sum that fills the rest as well as it is worth: what stays empty is at most 1 / `FINE` of the
+distance looked at, and of `GRACE` blocks; or after `LOOKS` samples, with the best sum. The oldest of all goes first, so none is
+left behind; none is early by more than K samples, nor is more in view than `window_units` (K / 10 blocks of tokens). At last
+the blocks of a shard are put in the order of the mean place of their samples, which brings each nearer to where it was.
 
 The order is cut at every `SHARD` samples, by their place in the order and never by workers, and planning starts anew there:
 shards are planned side by side, with the same result.
 
-Cost: about 60 ns a sample, O(K + capacity) memory beside the output. On heavy-tailed lengths it wastes 0.02 % (K = 1024,
-capacity 8,192) and is as mixed as a random draw: the choice of pairs keeps long and short in company. What it gives up: in the
-input order, where like lengths lie in long stretches, short samples travel far: 35 blocks in the mean for 99.95 % on sources by
-folder, whose windows of 64 blocks hold 98.3 % at best (`benchmarks/planning_quality.py`). And on narrow distributions, where
-few combinations fill a block, it wastes more than `best_fit` (1.7 % against 0.7 % on lognormal(700, 0.5) at 2,048; see
-`mixed`).
+Source: the bitset of sums is the classical subset-sum program (Bellman 1957); stopping by distance and length, and the order
+of candidates, are this project's own, tuned on the order of source files and of conversations and on drawn lengths.
+Cost: about 1 microsecond a sample where sets are found (up to 10 where they are not: uniform lengths, three to a block), and
+O(K + capacity) memory beside 20 bytes for each item of a shard. K = 1,024 leaves 0.05 % empty, moves samples by 4 blocks in the
+mean on heavy tails (capacity 8,192) and by 15 on sources in the order of their folders, and mixes long with short better than a
+random draw (`benchmarks/planning_quality.py`). What it gives up: where three or four samples of like length fill a block,
+`optimal` and `mixed` are tighter (0.3 % on lognormal(700, 0.5) at 2,048; 1.5 % on uniform lengths of a fifth to half a block).
 """
 
 from __future__ import annotations
@@ -25,122 +29,232 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from cloison.planning.bijection import derive, permutation
-from cloison.planning.bitset import add, at_most, discard, words
+from cloison.planning.bitset import leading_zeros
 from cloison.planning.items import Items, spread
 from cloison.planning.ordering import planning_order
+from cloison.planning.sums import add_length, has, last
 
-__all__ = ["SHARD", "look_ahead_blocks", "look_ahead_sample", "window_units"]
+__all__ = [
+    "CELLS",
+    "CHOICE",
+    "FINE",
+    "GRACE",
+    "LOOKS",
+    "SHARD",
+    "look_ahead_blocks",
+    "patience_units",
+    "window_units",
+]
 
-PAIRS = 8
-"""First ones of a pair that are tried where no single sample fills a block."""
+CHOICE = 4
+"""Mean lengths that are left free for a choice; what lies before is filled in order."""
+
+PATIENCE, MOST_PATIENCE = 64, 12
+"""Halving the length counts as PATIENCE * mean * mean / units of distance, MOST_PATIENCE blocks at most."""
+
+GRACE, FINE = 8, 1 << 15
+"""A fill is good enough where ``waste * FINE <= distance + GRACE * units``, the distance of the furthest sample looked at."""
+
+LOOKS = 64
+"""Samples that a search looks at."""
+
+CELLS = 14
+"""Sums are kept in at most 2 ** CELLS steps; where a block has more units, lengths are rounded up to a step in the search."""
 
 SHARD = 1 << 20
 """Items from one fresh start of the policy to the next."""
 
+_63 = np.uint64(63)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _octave(units: int) -> Any:
+    """Return the place of the highest bit."""
+    return np.int64(_63 - leading_zeros(np.uint64(units)))
+
+
+@njit(cache=True, nogil=True)
+def patience_units(held_units: int, held: int, units: int) -> Any:
+    """Return how far away halving the length counts as, where ``held`` samples wait: much where few of them fill a block."""
+    mean = held_units // held
+    return min(PATIENCE * mean * mean // units, MOST_PATIENCE * units)
+
+
+@njit(cache=True, nogil=True)
+def _enter(item: int, octave: int, queues: Any) -> None:
+    """Put ``item`` at the end of the queue of its octave."""
+    head, tail, following, previous = queues
+    at = item % following.size
+    following[at], previous[at] = -1, tail[octave]
+    if tail[octave] >= 0:
+        following[tail[octave] % following.size] = item
+    else:
+        head[octave] = item
+    tail[octave] = item
+
+
+@njit(cache=True, nogil=True)
+def _leave(item: int, octave: int, queues: Any) -> None:
+    """Take ``item`` out of the queue of its octave."""
+    head, tail, following, previous = queues
+    older, newer = previous[item % following.size], following[item % following.size]
+    if older >= 0:
+        following[older % following.size] = newer
+    else:
+        head[octave] = newer
+    if newer >= 0:
+        previous[newer % following.size] = older
+    else:
+        tail[octave] = older
+
+
+@njit(cache=True, nogil=True)
+def _picked(reach: Any, looked: int, total: int, cells: Any, candidates: Any, out: Any) -> Any:
+    """Write the candidates that add up to ``total``, the nearest that do, to ``out`` and return how many."""
+    n = 0
+    while total > 0:
+        while has(reach[looked - 1], total):
+            looked -= 1
+        looked -= 1
+        out[n] = candidates[looked]
+        total -= cells[looked]
+        n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _search(
+    classes: Any, places: Any, start: int, patience: int, room: int, units: int, most: int, queues: Any, work: Any
+) -> Any:
+    """Write the near set of at most ``most`` items that fills ``room`` well enough to ``work`` and return its size."""
+    head, _, following, _ = queues
+    reach, cells, candidates, at, out = work
+    fineness = max(_octave(units) + 1 - CELLS, 0)
+    steps = room >> fineness
+    size = (steps >> 6) + 1
+    longest, above = _octave(room), _octave(units)
+    reach[0, :size] = np.uint64(0)
+    reach[0, 0] = np.uint64(1)
+    at[: longest + 1] = head[: longest + 1]
+    looked = total = best = 0
+    while looked < LOOKS:
+        nearest, chosen = np.int64(2**62), -1
+        for octave in range(longest + 1):
+            item = at[octave]
+            while item >= 0 and classes[item] > room:
+                item = following[item % following.size]
+            at[octave] = item
+            if item >= 0:
+                distance = places[item % places.size] - start + patience * (above - octave)
+                if distance < nearest:
+                    nearest, chosen = distance, octave
+        if chosen < 0:
+            break
+        item = at[chosen]
+        at[chosen] = following[item % following.size]
+        cells[looked] = (classes[item] + (1 << fineness) - 1) >> fineness
+        candidates[looked] = item
+        reach[looked + 1, :size] = reach[looked, :size]
+        add_length(reach[looked], reach[looked + 1], cells[looked], size)
+        total += cells[looked]
+        looked += 1
+        worth = (places[item % places.size] - start + GRACE * units) // FINE
+        if total + (worth >> fineness) >= steps:
+            best = last(reach[looked], steps)
+            if room - (best << fineness) <= worth:
+                break
+    best = last(reach[looked], steps)
+    n = _picked(reach, looked, best, cells, candidates, out)
+    if n > most:
+        n = _picked(reach, most, last(reach[most], steps), cells, candidates, out)
+    return n
+
 
 @njit(cache=True, nogil=True)
 def _fill_shard(classes: Any, units: int, ahead: int, window: int, limit: int) -> Any:
-    """Return (sequence: int32 [placed] places in ``classes`` block after block, ends: int64 [blocks] in the sequence).
+    """Return (the block of each item: int32 [items], -1 where it has no units; the number of blocks).
 
-    Pending items of a class form a queue, oldest first (``following`` links them, by place modulo the ring), and a bitset
-    knows the classes with pending items. The oldest item of all is the head of its class, so every removal is from a head.
+    Pending items wait in queues, one for each octave of lengths, oldest first, in rings by their place modulo ``ahead``.
     """
-    n = classes.size
-    following = np.empty(ahead, np.int32)
-    head = np.full(units + 1, -1, np.int32)
-    tail = np.full(units + 1, -1, np.int32)
-    bits, summary = words(units + 1)
-    done = np.zeros(n, np.bool_)
-    sequence = np.empty(n, np.int32)
-    ends = np.empty(n, np.int64)
-    oldest = entered = at = blocks = pending = taken = span = 0
-    room = units
-    in_order = True
+    n, octaves = classes.size, _octave(units) + 1
+    ring = min(ahead, max(n, 1))
+    queues = (np.full(octaves, -1), np.full(octaves, -1), np.full(ring, -1), np.full(ring, -1))
+    places = np.zeros(ring, np.int64)  # of the first unit of each item in view
+    reach = np.zeros((LOOKS + 1, (min(units, 1 << CELLS) >> 6) + 1), np.uint64)
+    work = (reach, np.zeros(LOOKS, np.int64), np.zeros(LOOKS, np.int64), np.full(octaves, -1), np.zeros(LOOKS, np.int64))
+    block = np.full(n, -1, np.int32)
+    blocks = np.int32(0)
+    oldest = entered = at = held = held_units = taken = start = choice = patience = 0
+    room, in_order = units, True
     while True:
-        while oldest < entered and done[oldest]:
-            span -= classes[oldest]
+        while oldest < entered and (block[oldest] >= 0 or classes[oldest] == 0):
             oldest += 1
-        while entered < n and entered - oldest < ahead and span < window:
+        while entered < n and entered - oldest < ring and (entered == oldest or at - places[oldest % ring] < window):
             c = classes[entered]
-            span += c
-            if c == 0:
-                done[entered] = True
-                if oldest == entered:
-                    oldest += 1
-            else:
-                following[entered % ahead] = -1
-                if head[c] < 0:
-                    head[c] = entered
-                    add(bits, summary, c)
-                else:
-                    following[tail[c] % ahead] = entered
-                tail[c] = entered
-                pending += 1
+            places[entered % ring] = at
+            if c > 0:
+                _enter(entered, _octave(c), queues)
+                at += c
+                held += 1
+                held_units += c
+            elif oldest == entered:
+                oldest += 1
             entered += 1
-        c = -1
-        if pending > 0 and taken < limit and room > 0:
-            if in_order and classes[oldest] <= room:
-                c = classes[oldest]
-            else:
-                in_order = False
-                c = at_most(bits, summary, room)
-                if c >= 0 and c < room and taken + 1 < limit:
-                    c = _longer_of_best_pair(bits, summary, head, following, ahead, c, room)
-        if c < 0:
-            if taken == 0:
+        if taken == 0:
+            if held == 0:
                 break
-            ends[blocks] = at
-            blocks += 1
+            start = places[oldest % ring]
+            choice, patience = CHOICE * held_units // held, patience_units(held_units, held, units)
+        found = 0
+        if in_order:
+            in_order = held > 0 and taken < limit and (taken == 0 or room - classes[oldest] >= choice)
+            if in_order:
+                found, work[4][0] = 1, oldest
+        if not in_order and held > 0 and room > 0 and taken < limit:
+            found = _search(classes, places, start, patience, room, units, limit - taken, queues, work)
+        if found == 0:
+            blocks += np.int32(1)
             room, taken, in_order = units, 0, True
-            continue
-        item = head[c]
-        head[c] = following[item % ahead]
-        if head[c] < 0:
-            discard(bits, summary, c)
-        done[item] = True
-        sequence[at] = item
-        at += 1
-        taken += 1
-        room -= c
-        pending -= 1
-    return sequence[:at].copy(), ends[:blocks].copy()
+        for i in range(found):
+            item = work[4][i]
+            c = classes[item]
+            _leave(item, _octave(c), queues)
+            block[item] = blocks
+            room -= c
+            held_units -= c
+        taken += found
+        held -= found
+    return block, blocks
 
 
 @njit(cache=True, nogil=True)
-def _longer_of_best_pair(bits: Any, summary: int, head: Any, following: Any, ahead: int, longest: int, room: int) -> Any:
-    """Return the longer of the two pending classes that fill ``room`` best, of the `PAIRS` longest first ones that fit."""
-    best, chosen = 0, longest
-    c = longest
-    for _ in range(PAIRS):
-        if c < 0 or 2 * c <= best:
-            break
-        other = at_most(bits, summary, min(c, room - c))
-        if other == c and following[head[c] % ahead] < 0:
-            other = at_most(bits, summary, c - 1)
-        both = c + max(other, 0)
-        if both > best:
-            best, chosen = both, c
-            if best == room:
-                break
-        c = at_most(bits, summary, c - 1)
-    return chosen
+def _sorted(classes: Any, block: Any, blocks: int) -> Any:
+    """Return (sequence: int32 [placed] items block after block, in order in each; ends: int64 [blocks] in the sequence).
 
-
-def look_ahead_sample(
-    counts: npt.NDArray[np.int64], units: int, max_segments: int, samples: int
-) -> list[npt.NDArray[np.int32]]:
-    """Return the lengths of each block of a look-ahead over about ``samples`` items of ``counts`` in a keyed order."""
-    total = int(counts.sum())
-    classes = np.repeat(np.arange(counts.size, dtype=np.int32), -(-counts * min(samples, total) // total))
-    classes = classes[permutation(classes.size, derive(0, 11))]
-    sequence, ends = _fill_shard(classes, units, 8192, 2**62, max_segments)
-    return np.split(classes[sequence], ends[:-1])
+    The blocks come in the order of the mean place of their items' first units.
+    """
+    places, counts = np.zeros(blocks), np.zeros(blocks, np.int64)
+    at = 0
+    for item in range(classes.size):
+        if block[item] >= 0:
+            places[block[item]] += at
+            counts[block[item]] += 1
+            at += classes[item]
+    order = np.argsort(places / counts, kind="mergesort")
+    ends = np.cumsum(counts[order])
+    to = np.empty(blocks, np.int64)
+    to[order] = ends - counts[order]
+    sequence = np.empty(ends[-1] if blocks else 0, np.int32)
+    for item in range(classes.size):
+        if block[item] >= 0:
+            sequence[to[block[item]]] = item
+            to[block[item]] += 1
+    return sequence, ends
 
 
 def window_units(ahead: int, units: int) -> int:
-    """Return how many units in view are enough: an eighth of ``ahead`` blocks, at least one."""
-    return max(ahead // 8, 1) * units
+    """Return how many units in view are enough: a tenth of ``ahead`` blocks, at least one."""
+    return max(ahead // 10, 1) * units
 
 
 def look_ahead_blocks(
@@ -154,7 +268,7 @@ def look_ahead_blocks(
 
     def plan_shard(start: int, stop: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         ids, classes = order(start, stop)
-        sequence, ends = _fill_shard(classes, items.units, min(ahead, SHARD), window, limit)
+        sequence, ends = _sorted(classes, *_fill_shard(classes, items.units, min(ahead, SHARD), window, limit))
         return ids[sequence], ends
 
     edges = range(0, items.ids, SHARD)
