@@ -58,3 +58,55 @@ def test_a_broken_record_may_be_mended_or_left_out(ids: Path, tmp_path: Path, ca
 def test_the_command_line_speaks_of_options(ids: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Pass --capacity TOKENS." in complaint(capsys, "pack", str(ids), "--out", str(tmp_path / "out"))
     assert "Add --out DIR" in complaint(capsys, "pack", str(ids), "--capacity", "32")
+
+
+@pytest.mark.parametrize(
+    ("record", "columns"),
+    [
+        ({"dialog": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]}, "messages=dialog"),
+        ({"turns": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yo"}]}, "conversations=turns"),
+        ({"frage": "a", "antwort": "b", "n": 3}, "prompt=frage completion=antwort"),
+        ({"body": "a", "n": 3}, "text=body"),
+    ],
+)
+def test_columns_are_named_as_the_record_has_them(
+    record: dict[str, object], columns: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the message says to pass does the work, passed as it stands."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist([record] * 3), tmp_path / "a.parquet")
+    tokenizer = str(Path(cloison.__file__).parent / "story" / "tokenizer")
+    words = ("pack", str(tmp_path / "a.parquet"), "--tokenizer", tokenizer, "--capacity", "64", "--out", str(tmp_path / "out"))
+    said = complaint(capsys, *words)
+    assert f"--columns {columns}." in said and all(name in said.splitlines()[1] for name in record)
+    assert main([*words, "--columns", *columns.split()]) == 0
+
+
+def test_wrong_columns_are_answered_with_those_that_there_are(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist([{"question": "a", "answer": "b"}]), tmp_path / "a.parquet")
+    spec = cloison.PackSpec(64, columns={"prompt": "frage", "completion": "answer"})
+    with pytest.raises(RecordError) as caught:
+        cloison.pack(
+            str(tmp_path / "a.parquet"), tmp_path / "out", spec, tokenizer=Path(cloison.__file__).parent / "story/tokenizer"
+        )
+    assert caught.value.found == "It has question (str), answer (str)."
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("False", False), ("false", False), ("True", True), ("None", None), ("high", "high")]
+)
+def test_template_options_are_no_texts_where_python_or_json_means_a_value(word: str, value: object) -> None:
+    from argparse import ArgumentParser
+
+    from cloison.view.spec_options import add_spec_arguments, spec_from
+
+    parser = ArgumentParser()
+    add_spec_arguments(parser)
+    spec = spec_from(parser.parse_args(["--capacity", "8", "--template-option", f"enable_thinking={word}"]))
+    found = spec.template_options["enable_thinking"]
+    assert (type(found), found) == (type(value), value)

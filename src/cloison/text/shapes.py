@@ -149,11 +149,21 @@ def recognise(record: Mapping[str, Any], columns: Mapping[str, str] | None = Non
             return Reading(shape, layout, found, tuple(name for name in record if name not in {*found.values(), *carry}))
     have_ = ", ".join(f"{name} ({type(value).__name__})" for name, value in record.items()) or "none"
     wanted = " or ".join(" + ".join(columns.get(part, part) for part in must) for _, _, must, _ in named or _LAYOUTS)
-    raise RecordError(
-        f"a record must have the columns {wanted}.",
-        f"It has {have_}.",
-        "Name them: columns={'prompt': 'question', 'completion': 'answer'}, or --columns prompt=question,completion=answer.",
-    )
+    raise RecordError(f"a record must have the columns {wanted}.", f"It has {have_}.", _naming(record))
+
+
+def _naming(record: Mapping[str, Any]) -> str:
+    """Return how the user may name columns, by what the record has: a list of messages, a text, or two."""
+    texts = [name for name, value in record.items() if isinstance(value, str)]
+    chats = [name for name, value in record.items() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    named = {"prompt": "question", "completion": "answer"}
+    if chats:
+        named = {"conversations" if "from" in record[chats[0]][0] else "messages": chats[0]}
+    elif len(texts) == 1:
+        named = {"text": texts[0]}
+    elif len(texts) == 2:
+        named = dict(zip(named, texts, strict=True))
+    return f"Name them, as columns={named}, or --columns {' '.join(f'{part}={column}' for part, column in named.items())}."
 
 
 def _refuse_blocks(record: Mapping[str, Any]) -> None:

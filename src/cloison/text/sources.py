@@ -138,6 +138,8 @@ def open_sources(
         raise InputError(f"the source {', '.join(map(str, sources))} must have files.", found, f"Kinds: {', '.join(KINDS)}.")
     jobs = [job for found in together(lambda file: _jobs(file, spec), files, far=far) for job in found]
     reading, problem = _first_reading(jobs, spec)
+    if reading is None:  # what is wrong is said with all that the records have
+        jobs = [{**job, "columns": None} if "columns" in job else job for job in jobs]
     return Source(tuple(files), tuple(jobs), tuple(skipped), reading, problem)
 
 

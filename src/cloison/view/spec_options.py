@@ -51,7 +51,7 @@ def add_spec_arguments(parser: ArgumentParser) -> None:
     for name, settings in _FLAGS:
         parser.add_argument(f"--{name}", **settings)
     parser.add_argument("--split-prompts", action="store_true", default=None, help="let overflow=split cut conversations too")
-    parser.add_argument("--columns", nargs="+", metavar="PART=NAME", help="which column plays which part (messages=dialog)")
+    parser.add_argument("--columns", nargs="+", metavar="PART=NAME", help="which column plays which part (messages=dialog, or prompt=question completion=answer)")
     parser.add_argument("--carry", nargs="+", metavar="NAME", help="further columns that go along")
     parser.add_argument("--chat-template", metavar="FILE", help="a template in place of the tokenizer's own")
     parser.add_argument("--template-option", nargs="+", metavar="NAME=VALUE", help="variables of the template (JSON values)")
@@ -103,8 +103,12 @@ def pairs(words: Sequence[str], option: str) -> dict[str, str]:
 
 
 def _json_or_text(value: str) -> Any:
+    """Return a value in JSON's words or Python's (``False`` would be a text that templates take for true), else the text."""
     import json
 
+    words = {"True": True, "False": False, "None": None}
+    if value in words:
+        return words[value]
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
