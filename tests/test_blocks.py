@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -71,3 +74,13 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], found: str) -> No
     with pytest.raises(BoundaryError) as caught:
         Block(**(right | changes))
     assert found in caught.value.found and caught.value.remedy
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_blocks_and_samples_are_copied_whole_and_read_only(copied: Callable[[Any], Any]) -> None:
+    weights = np.array([0.5, 1.0, 2.0], np.float32)
+    block = block_of([[1, 2], [3]], loss_weights=weights, token_columns={"score": weights}, segment_columns={"of": ["a", "b"]})
+    for value in (block, block_of([[1, 2], [3]]), *block.samples()):
+        other = copied(value)
+        assert other == value and not other.input_ids.flags.writeable
+    assert copied(block).segment_columns == {"of": ["a", "b"]}

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.errors import BoundaryError
-from cloison.samples import Sample, token_array
+from cloison.samples import SHOWN_TOKENS, Sample, token_array
 from cloison.segments import IGNORE, Segments
 from cloison.showing import repr_html
 
@@ -85,9 +85,24 @@ class Block:
                 "Set it to -100.",
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Blocks go to workers and back: by their fields, checked again and read-only again."""
+        columns = dict(self.token_columns), dict(self.segment_columns)
+        fields = (self.input_ids, self.labels, self.segments, self.sample_ids, self.starts, self.loss_weights)
+        return type(self), (*fields, *columns)
+
     def __len__(self) -> int:
         """Segments."""
         return self.segments.num_segments
+
+    def __repr__(self) -> str:
+        if self.num_tokens > SHOWN_TOKENS:
+            shown = f"{len(self)} segments, {self.num_tokens:,} of {self.segments.capacity:,} tokens, {self.num_targets:,} targets"
+        else:
+            shown = f"input_ids={self.input_ids.tolist()}, labels={self.labels.tolist()}, {self.segments}"
+        weights = "" if self.loss_weights is None else ", with loss_weights"
+        columns = [*self.token_columns, *self.segment_columns]
+        return f"Block({shown}{weights}{f', columns={columns}' if columns else ''})"
 
     @property
     def num_tokens(self) -> int:

@@ -13,7 +13,10 @@ import numpy.typing as npt
 from cloison.errors import InputError
 from cloison.segments import IGNORE
 
-__all__ = ["Sample", "token_array"]
+__all__ = ["SHOWN_TOKENS", "Sample", "token_array"]
+
+SHOWN_TOKENS = 32
+"""Samples and blocks of more tokens are shown by their counts."""
 
 
 def token_array(values: npt.ArrayLike, name: str) -> npt.NDArray[np.int32]:
@@ -92,8 +95,20 @@ class Sample:
             weights.setflags(write=False)
             object.__setattr__(self, "loss_weights", weights)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Samples go to workers and back: by their fields, checked again and read-only again."""
+        return type(self), (self.input_ids, self.labels, self.loss_weights, dict(self.columns))
+
     def __len__(self) -> int:
         return int(self.input_ids.size)
+
+    def __repr__(self) -> str:
+        if len(self) > SHOWN_TOKENS:
+            shown = f"{len(self):,} tokens, {self.num_targets:,} targets"
+        else:
+            shown = f"input_ids={self.input_ids.tolist()}, labels={self.labels.tolist()}"
+        weights = "" if self.loss_weights is None else ", with loss_weights"
+        return f"Sample({shown}{weights}{f', columns={list(self.columns)}' if self.columns else ''})"
 
     @property
     def num_targets(self) -> int:

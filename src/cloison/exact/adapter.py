@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from cloison.blocks import Block
 from cloison.errors import InputError
 from cloison.exact.batches import read_batch
-from cloison.exact.calling import lock_of, logits_of
-from cloison.exact.certificate import Certificate, Vitals, check_vitals, vitals
+from cloison.exact.calling import lock_of, logits_of, standing_in
+from cloison.exact.certificate import Certificate, Vitals, check_surroundings, check_vitals, vitals
 from cloison.exact.collating import collated
 from cloison.exact.labels import Asks
 from cloison.exact.outputs import changed
@@ -20,6 +21,7 @@ from cloison.exact.pooled import POOLED
 from cloison.exact.router_loss import auxiliary, router_logits, wants_router_loss
 from cloison.exact.ways import Way
 from cloison.losses import token_mean
+from cloison.proof.stand_ins import is_recorded
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +37,10 @@ class Adapter:
 
     ``adapter(**batch)`` returns the model's own output object, with the index of ``batch["input_ids"]`` whatever ran inside,
     and with ``loss`` where ``labels`` are given. Outside that call the model is untouched: its weights, configuration and
-    forward are those that it had.
+    forward are those that it had, and copying, saving or generating with it is as ever.
+
+    An adapter is copied and pickled with its model, its proof included (`copy.deepcopy`, `torch.save`, processes that are
+    spawned); `collate` travels without it.
 
     Attributes:
         model: the model itself.
@@ -72,10 +77,52 @@ class Adapter:
         Raises:
             InputError, BoundaryError: see `read_batch`; or the model is not what was certified.
         """
+        if is_recorded(self.model):
+            return self._through(self.model, **batch)  # what is recorded is this call, and not what it makes of it
+        return self._direct(**batch)
+
+    def _direct(self, **batch: Any) -> Any:
         if self._vitals is None:
             raise InputError("this adapter runs no more.", "restore() gave its model back.", "Call cloison.adapt(model) again.")
         with lock_of(self.model):
             return self._run(self._vitals, batch)
+
+    def within(self, wrapper: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a callable that runs packed batches like the adapter, and through ``wrapper``, which calls the model.
+
+        Whatever wraps the model later (DistributedDataParallel, accelerate, a Trainer) does its part when *it* is called:
+        calling the adapter would pass it by, and gradients of ranks would not meet.
+
+        Raises:
+            InputError: ``wrapper`` does not hold the model.
+        """
+        import torch
+
+        inside = wrapper.modules() if isinstance(wrapper, torch.nn.Module) else ()
+        if not any(module is self.model for module in inside):
+            raise InputError(
+                "within takes what wraps the adapter's model.",
+                f"This {type(wrapper).__name__} does not hold the {type(self.model).__name__} that was adapted.",
+                "Pass the wrapper of adapter.model, or adapt the model that is inside it.",
+            )
+        return partial(self._through, wrapper)
+
+    def _through(self, wrapper: Callable[..., Any], **batch: Any) -> Any:
+        with lock_of(self.model), standing_in(self.model, self._direct):
+            return wrapper(**batch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._vitals is not None:
+            check_vitals(self._vitals, self.model)
+        return dict(vars(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of a copy; in another process classes are others, so that the model is looked at anew."""
+        vars(self).update(state)
+        if self._vitals is not None:
+            self._vitals = vitals(self.model)
+        if self.certificate is not None:
+            check_surroundings(self.certificate, self.model)
 
     def _run(self, then: Vitals, batch: dict[str, Any]) -> Any:
         check_vitals(then, self.model)
@@ -119,16 +166,13 @@ class Adapter:
         same = self.asks != "next tokens"
         return token_mean(logits, batch["labels"], batch.get("loss_weights"), denominator=items, shifted=same)
 
-    def collate(self, blocks: Iterable[Block] | Block) -> dict[str, Any]:
-        """Return the batch of ``blocks`` in the layout that suits the way, boundaries included, for ``adapter(**batch)``.
+    @property
+    def collate(self) -> Callable[[Iterable[Block] | Block], dict[str, Any]]:
+        """The function from blocks to their batch in the layout that suits the way, boundaries included: ``adapter(**batch)``.
 
-        It has ``labels`` where labels ask for tokens (`asks`).
+        It has ``labels`` where labels ask for tokens (`asks`), and can be sent to workers without the model.
         """
-        batch = collated(blocks, self.way.layout)
-        if self.asks in ("classes", "nothing"):  # labels of blocks are ids
-            batch.pop("labels", None)
-            batch.pop("loss_weights", None)
-        return batch
+        return partial(collated, layout=self.way.layout, labels=self.asks not in ("classes", "nothing"))
 
     def restore(self) -> torch.nn.Module:
         """Return the model as it was before `adapt`; this adapter refuses further calls."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from cloison.errors import BoundaryError
@@ -34,6 +34,7 @@ def registered_name(kernel: str = SDPA) -> str:
     return _NAME if kernel == SDPA else f"{_NAME}_{list(KERNELS).index(kernel)}"
 
 
+@cache
 def register() -> None:
     """Make our attention known to transformers' attention and mask interfaces, with each kernel; again is harmless."""
     from transformers import AttentionInterface, AttentionMaskInterface

@@ -8,6 +8,7 @@ other. Only a batch with a longer sample runs in groups of equal length.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloison.blocks import Block
@@ -52,13 +53,14 @@ def short_blocks(blocks: Sequence[Block], limit: int) -> list[Block]:
     return [join([block for block in alone(blocks) if block.num_tokens <= limit])]
 
 
+def _run(model: torch.nn.Module, batch: PackedBatch, *, below: Way, above: Way, limit: int) -> Any:
+    forget(model)
+    return (below if batch.segments.max_seqlen <= limit else above).run(model, batch)
+
+
 def _way(signal: Signal, limit: int) -> Way:
     below = way_of(signal)
     above = next(way for way in rows.ways() if way.detail == _DETAIL)
-
-    def run(model: torch.nn.Module, batch: PackedBatch) -> Any:
-        forget(model)
-        return (below if batch.segments.max_seqlen <= limit else above).run(model, batch)
-
+    run = partial(_run, below=below, above=above, limit=limit)
     detail = f"{_DETAIL} where a sample passes the scaling limit; else {below.name}"
     return Way("f", detail, run, below.layout, choice={"rung": "f", "below": signal.choice})

@@ -24,7 +24,7 @@ from cloison.segments import Segments
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Changes", "accepted", "balances", "call", "forget", "lock_of", "logits_of", "replaced"]
+__all__ = ["Changes", "accepted", "balances", "call", "forget", "lock_of", "logits_of", "replaced", "standing_in"]
 
 _CHECKPOINT = "_gradient_checkpointing_func"  # where transformers keeps a layer's checkpointing function (4.56 to 5.24)
 _IMPLEMENTATION = "_attn_implementation_internal"  # what config._attn_implementation reads
@@ -108,6 +108,25 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             own[name] = old
         else:
             own.pop(name, None)
+
+
+@contextmanager
+def standing_in(model: torch.nn.Module, run: Callable[..., Any]) -> Iterator[None]:
+    """Let calls of ``model`` go to ``run``, inside of which its forward is its own again."""
+    own = vars(model)
+    had, old = "forward" in own, own.get("forward")
+
+    def forward(**batch: Any) -> Any:
+        own.pop("forward")
+        if had:
+            own["forward"] = old
+        try:
+            return run(**batch)
+        finally:
+            own["forward"] = forward
+
+    with replaced(model, "forward", forward):
+        yield
 
 
 def _configs(model: torch.nn.Module) -> list[Any]:

@@ -17,7 +17,7 @@ from cloison.spec import canonical_hash
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Certificate", "Vitals", "check_vitals", "compiled", "set_up", "vitals"]
+__all__ = ["Certificate", "Vitals", "check_surroundings", "check_vitals", "compiled", "set_up", "vitals"]
 
 
 LINE = 160
@@ -192,3 +192,16 @@ def check_vitals(then: Vitals, model: torch.nn.Module) -> None:
         f"Since adapt, {', and '.join(found)}.",
         "Call cloison.adapt(model) after the last change.",
     )
+
+
+def check_surroundings(certificate: Certificate, model: torch.nn.Module) -> None:
+    """Raise an InputError where ``model`` came to other versions or another kind of device than the certificate names."""
+    here = set_up(model)
+    found = [f"{name}: {certificate.set_up[name]}, here {here[name]}" for name in ("device", "versions")
+             if certificate.set_up[name] != here[name]]  # fmt: skip
+    if found:
+        raise InputError(
+            "a copied adapter runs where it was certified.",
+            f"It was made with {'; '.join(found)}.",
+            "Load the model alone, and call cloison.adapt(model) here.",
+        )

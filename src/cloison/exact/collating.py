@@ -11,8 +11,11 @@ from cloison.forms.hf import flat, rows
 __all__ = ["collated"]
 
 
-def collated(blocks: Iterable[Block] | Block, layout: Literal["flat", "rows"]) -> dict[str, Any]:
-    """Return the batch of ``blocks``: one row for all ("flat"), or a row for each ("rows"), with ``seq_lengths``."""
+def collated(blocks: Iterable[Block] | Block, layout: Literal["flat", "rows"], labels: bool = True) -> dict[str, Any]:
+    """Return the batch of ``blocks``: one row for all ("flat"), or a row for each ("rows"), with ``seq_lengths``.
+
+    ``labels``: whether those of the blocks, which are ids, go along, with their weights.
+    """
     import torch
 
     parts = [blocks] if isinstance(blocks, Block) else list(blocks)
@@ -24,4 +27,4 @@ def collated(blocks: Iterable[Block] | Block, layout: Literal["flat", "rows"]) -
     else:
         lengths = [[int(length) for part in parts for length in part.segments.seq_lengths]]
     batch["seq_lengths"] = torch.tensor(lengths, dtype=torch.int32)
-    return batch
+    return batch if labels else {name: value for name, value in batch.items() if name not in ("labels", "loss_weights")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,12 @@ from cloison.segments import Segments
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["shapes", "signals"]
+__all__ = ["Arrangement", "arranged", "shapes", "signals"]
 
 Make = Callable[[Segments, int | None, int | None], Any]
+Sizes = tuple[int | None, int | None]
+Arrangement = Sizes | Mapping[str, Sizes | None]
+"""(window, chunk) of the one mask, or of each kind of layer: None where a kind gets no mask."""
 
 
 def signals(facts: Facts) -> list[Signal]:
@@ -31,40 +34,40 @@ def signals(facts: Facts) -> list[Signal]:
         Signal(
             "c",
             f"{detail}, in blocks" if form is _block_mask else detail,
-            _keywords(arrange, form),
+            partial(_keywords, arrangement=arrangement, form=form),
             positions,
             fixed_shapes=True,
         )
         for form in (*blocks, _dense_mask)
         for positions in facts.positions
-        for detail, arrange in shapes(facts)
+        for detail, arrangement in shapes(facts)
     ]
 
 
-def shapes(facts: Facts) -> list[tuple[str, Callable[[Make, Segments], Any]]]:
-    """Return (name, arrangement) of the masks to try, whatever a mask is: ``arrange(make, segments)`` calls ``make``."""
-    found: list[tuple[str, Callable[[Make, Segments], Any]]] = [("one mask", lambda make, segments: make(segments, None, None))]
+def shapes(facts: Facts) -> list[tuple[str, Arrangement]]:
+    """Return (name, arrangement) of the masks to try, whatever a mask is."""
+    found: list[tuple[str, Arrangement]] = [("one mask", (None, None))]
     if facts.kinds:
-        found.append(("a mask per kind of layer", lambda make, segments: _by_kind(make, segments, facts)))
+        found.append(("a mask per kind of layer", dict(facts.kinds)))
     if facts.window:
-        found.append(("the window", lambda make, segments: make(segments, facts.window, None)))
+        found.append(("the window", (facts.window, None)))
     if facts.chunk:
-        found.append(("the chunk", lambda make, segments: make(segments, None, facts.chunk)))
+        found.append(("the chunk", (None, facts.chunk)))
     return found
 
 
-def _by_kind(make: Make, segments: Segments, facts: Facts) -> dict[str, Any]:
-    return {kind: None if size is None else make(segments, *size) for kind, size in facts.kinds.items()}
+def arranged(arrangement: Arrangement, make: Make, segments: Segments) -> Any:
+    """Return the masks of ``arrangement``, each made by ``make``: one, or a mapping from kinds of layers."""
+    if isinstance(arrangement, Mapping):
+        return {kind: None if sizes is None else make(segments, *sizes) for kind, sizes in arrangement.items()}
+    return make(segments, *arrangement)
 
 
 Form = Callable[["torch.nn.Module", PackedBatch, Segments, int | None, int | None], Any]
 
 
-def _keywords(arrange: Callable[[Make, Segments], Any], form: Form) -> Callable[[torch.nn.Module, PackedBatch], dict[str, Any]]:
-    def keywords(model: torch.nn.Module, batch: PackedBatch) -> dict[str, Any]:
-        return {"attention_mask": arrange(partial(form, model, batch), batch.segments)}
-
-    return keywords
+def _keywords(model: torch.nn.Module, batch: PackedBatch, *, arrangement: Arrangement, form: Form) -> dict[str, Any]:
+    return {"attention_mask": arranged(arrangement, partial(form, model, batch), batch.segments)}
 
 
 def _dense_mask(

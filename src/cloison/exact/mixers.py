@@ -78,17 +78,19 @@ def wrapped(model: torch.nn.Module, signal: Signal, names: Sequence[str], style:
     """Return ``signal`` with the modules called ``names`` run on unpacked rows."""
     classes = list(dict.fromkeys(_class_of(model.get_submodule(name)) for name in names))
 
-    def forwards(model: torch.nn.Module, batch: PackedBatch) -> dict[torch.nn.Module, Callable[..., Any]]:
-        modules = [model.get_submodule(name) for name in names]
-        return {module: unpacked(module.forward, batch.segments, style) for module in modules}
-
-    def run(model: torch.nn.Module, batch: PackedBatch) -> Any:
-        return run_packed(model, batch, signal, partial(forwards, model))
-
+    run = partial(_run, signal=signal, names=tuple(names), style=style)
     signalled = way_of(signal)
     shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
     choice = {**signal.choice, "rung": "e", "base": signal.rung, "classes": classes, "style": style}
     return Way("e", f"{shown}, {style}; else {signalled.name}", run, signalled.layout, choice=choice)
+
+
+def _run(model: torch.nn.Module, batch: PackedBatch, *, signal: Signal, names: Sequence[str], style: Style) -> Any:
+    def forwards(batch: PackedBatch) -> dict[torch.nn.Module, Callable[..., Any]]:
+        modules = [model.get_submodule(name) for name in names]
+        return {module: unpacked(module.forward, batch.segments, style) for module in modules}
+
+    return run_packed(model, batch, signal, forwards)
 
 
 def chosen(model: torch.nn.Module, signals: Sequence[Signal], choice: Mapping[str, Any]) -> Way | None:

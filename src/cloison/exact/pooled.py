@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloison.exact.batches import PackedBatch
@@ -43,17 +44,18 @@ def spread_over_tokens(outputs: torch.Tensor, lengths: Iterable[int]) -> torch.T
 
 def pooled(way: Way, split: Split, style: Style) -> Way:
     """Return the way that gives the outputs of samples of a model split by ``split``, whose base runs by ``way``."""
-
-    def run(model: torch.nn.Module, batch: PackedBatch) -> Any:
-        at = _same(split, model)
-        with lock_of(model):
-            with at.base_alone() as kinds:
-                hidden = logits_of(way.run(model, batch))
-            segments = range(batch.segments.num_segments)
-            groups = [list(segments)] if style == "together" else [[segment] for segment in segments]
-            return _joined([_heads(model, at, kinds[0], hidden, batch, group) for group in groups])
-
+    run = partial(_run, way=way, split=split, style=style)
     return replace(way, run=run, detail=f"{way.detail}; samples pooled {style}", choice={**way.choice, POOLED: style})
+
+
+def _run(model: torch.nn.Module, batch: PackedBatch, *, way: Way, split: Split, style: Style) -> Any:
+    at = _same(split, model)
+    with lock_of(model):
+        with at.base_alone() as kinds:
+            hidden = logits_of(way.run(model, batch))
+        segments = range(batch.segments.num_segments)
+        groups = [list(segments)] if style == "together" else [[segment] for segment in segments]
+        return _joined([_heads(model, at, kinds[0], hidden, batch, group) for group in groups])
 
 
 def _same(split: Split, model: torch.nn.Module) -> Split:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloison.exact.facts import Facts
-from cloison.exact.signals import Signal
+from cloison.exact.signals import Signal, nothing
 
 __all__ = ["signals"]
 
@@ -11,7 +11,5 @@ __all__ = ["signals"]
 def signals(facts: Facts) -> list[Signal]:
     """Return a signal for each fitting form of positions."""
     return [
-        Signal("b", "", lambda model, batch: {}, positions, fixed_shapes=True)
-        for positions in facts.positions
-        if positions.start is not None
+        Signal("b", "", nothing, positions, fixed_shapes=True) for positions in facts.positions if positions.start is not None
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloison.exact.batches import PackedBatch
@@ -20,12 +21,8 @@ def ways() -> list[Way]:
     """Return the unpacked rows without a mask (causality makes the padding harmless), with the mask of the valid tokens, and
     in groups of equal length without any padding, for models that look at the length of the batch."""
     return [
-        Way(
-            "f", "no mask", lambda model, batch: _padded(model, batch, masked=False), choice={"rung": "f", "detail": "no mask"}
-        ),
-        Way(
-            "f", "2-D mask", lambda model, batch: _padded(model, batch, masked=True), choice={"rung": "f", "detail": "2-D mask"}
-        ),
+        Way("f", "no mask", partial(_padded, masked=False), choice={"rung": "f", "detail": "no mask"}),
+        Way("f", "2-D mask", partial(_padded, masked=True), choice={"rung": "f", "detail": "2-D mask"}),
         Way("f", "equal lengths together", _equal, choice={"rung": "f", "detail": "equal lengths together"}),
     ]
 

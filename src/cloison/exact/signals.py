@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloison.exact.attention import registered_name
+from cloison.exact.attention import register, registered_name
 from cloison.exact.batches import PackedBatch
 from cloison.exact.calling import Changes, call
 from cloison.exact.facts import Positions
@@ -21,7 +22,7 @@ from cloison.segments import Segments
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Signal", "run_packed", "way_of"]
+__all__ = ["Signal", "nothing", "run_packed", "way_of"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ def run_packed(model: torch.nn.Module, batch: PackedBatch, signal: Signal, forwa
         segments = Segments.from_lengths([np.diff(batch.segments.cu_seqlens(covering=True))])
         flat = PackedBatch(layout.to_rows(batch.input_ids), segments, options=layout.options(batch.options))
         return repacked([run_packed(model, flat, signal, forwards)], [layout])
+    if signal.attention is not None:
+        register()  # in this process: a way may come from another
     inside = batch.segments if signal.sdpa else None
     changes = Changes(signal.attention, inside, forwards(batch) if forwards is not None else {}, signal.kernel)
     keywords = signal.keywords(model, batch) | signal.positions.keywords(batch.segments, batch.input_ids.device)
@@ -89,12 +92,17 @@ def run_packed(model: torch.nn.Module, batch: PackedBatch, signal: Signal, forwa
         return call(model, batch.input_ids, **keywords, **batch.options)
 
 
+def nothing(model: torch.nn.Module, batch: PackedBatch) -> dict[str, Any]:
+    """Return the keywords of a signal that passes positions alone."""
+    return {}
+
+
 def way_of(signal: Signal) -> Way:
     """Return ``signal`` as a way."""
     return Way(
         signal.rung,
         signal.name,
-        lambda model, batch: run_packed(model, batch, signal),
+        partial(run_packed, signal=signal),
         "rows" if signal.dense else "flat",
         signal.fixed_shapes,
         signal.choice,

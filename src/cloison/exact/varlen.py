@@ -8,12 +8,13 @@ changes nothing, and where a kernel is missing transformers raises (5.24, ``hub_
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloison.exact import own_attention
 from cloison.exact.batches import PackedBatch
 from cloison.exact.facts import LENGTHS, Facts, own_arguments
-from cloison.exact.signals import Signal
+from cloison.exact.signals import Signal, nothing
 from cloison.forms.hf import kernel_arguments
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ def signals(facts: Facts) -> list[Signal]:
     if facts.attention not in _NO_LENGTHS:
         both = [("flash", "seq_idx")] if any("seq_idx" in kernels for kernels in facts.heeded) else []
         return [
-            Signal("a", " and ".join((facts.attention, *kernels[1:])), _keywords(kernels), positions, dense=False)
+            Signal(
+                "a", " and ".join((facts.attention, *kernels[1:])), partial(_keywords, kernels=kernels), positions, dense=False
+            )
             for kernels in [("flash",), *both]
             for positions in facts.positions
         ]
@@ -46,10 +49,11 @@ def signals(facts: Facts) -> list[Signal]:
         told = "told by " + " and ".join(_KEYWORDS[kernel] for kernel in kernels)
         for base in own_attention.signals(facts) if facts.attention else ():
             detail = "; ".join(part for part in (told, "own attention", base.detail) if part)
-            keywords = _keywords(kernels, base.keywords)
+            keywords = partial(_keywords, kernels=kernels, base=base.keywords)
             found.append(Signal("a", detail, keywords, base.positions, base.attention, dense=False, one_row=one_row))
         found += [
-            Signal("a", told, _keywords(kernels), positions, dense=False, one_row=one_row) for positions in facts.positions
+            Signal("a", told, partial(_keywords, kernels=kernels), positions, dense=False, one_row=one_row)
+            for positions in facts.positions
         ]
     return found
 
@@ -66,10 +70,10 @@ def _moved(arguments: dict[str, Any], batch: PackedBatch) -> dict[str, Any]:
 
 
 def _keywords(
-    kernels: Sequence[str], base: Callable[[torch.nn.Module, PackedBatch], dict[str, Any]] | None = None
-) -> Callable[[torch.nn.Module, PackedBatch], dict[str, Any]]:
-    def keywords(model: torch.nn.Module, batch: PackedBatch) -> dict[str, Any]:
-        moved = _moved(kernel_arguments(batch.segments, kernels), batch)
-        return moved | (base(model, batch) if base is not None else {})
-
-    return keywords
+    model: torch.nn.Module,
+    batch: PackedBatch,
+    *,
+    kernels: Sequence[str],
+    base: Callable[[torch.nn.Module, PackedBatch], dict[str, Any]] = nothing,
+) -> dict[str, Any]:
+    return _moved(kernel_arguments(batch.segments, kernels), batch) | base(model, batch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloison.exact.batches import PackedBatch
@@ -34,7 +33,8 @@ class Way:
     Attributes:
         rung: its letter in `RUNGS`.
         detail: the choice within the rung, for people.
-        run: (model, batch) to the model's outputs in packed row order, without a loss.
+        run: (model, batch) to the model's outputs in packed row order, without a loss; a function of a module, or a partial of
+            one, so that a way can be copied and pickled.
         layout: how `Adapter.collate` should lay out blocks: "flat" is one row for all, "rows" a row for each, where memory
             grows with the square of a row.
         fixed_shapes: whether equal [B, T] give equal graphs, whatever the segments: what compiled models need.
@@ -46,7 +46,7 @@ class Way:
     run: Callable[[torch.nn.Module, PackedBatch], Any]
     layout: Literal["flat", "rows"] = "flat"
     fixed_shapes: bool = False
-    choice: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    choice: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kernel(self) -> str:
