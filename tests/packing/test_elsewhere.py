@@ -94,18 +94,18 @@ def test_every_command_reads_it(
         (["unpack", there, str(tmp_path / "samples.jsonl")], "100 samples"),
         (["unpack", there, "memory://other/samples.jsonl"], "100 samples"),
         (["export", there, str(tmp_path / "trl"), "--to", "trl"], "wrote"),
+        (["export", there, "memory://bucket/mds", "--to", "mds"], 'StreamingDataset(remote="memory://bucket/mds"'),
+        (
+            ["import", "memory://bucket/mds", "memory://bucket/taken", "--from", "mds"],
+            "wrote memory://bucket/taken: 100 samples",
+        ),
     ):
         assert main(words) == 0, words
         assert said in capsys.readouterr().out, words
     assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 100
     assert bare_memory.cat_file("/other/samples.jsonl") == (tmp_path / "samples.jsonl").read_bytes()
-    for words in (
-        ["export", there, "memory://bucket/trl", "--to", "trl"],
-        ["import", "memory://a", "b", "--from", "mds"],
-        ["show", there, "--html", "memory://bucket/page.html"],
-    ):
-        assert main(words) == 2
-        assert "must be on the local disk" in capsys.readouterr().err
+    assert main(["show", there, "--html", "memory://bucket/page.html"]) == 2
+    assert "must be on the local disk" in capsys.readouterr().err
     assert main(["unpack", there, "memory://other/samples.jsonl"]) == 2
     assert "The file exists" in capsys.readouterr().err
     assert not list((tmp_path / "cwd").iterdir()), "a URL is no path"
@@ -162,6 +162,7 @@ def test_a_store_that_stays_away_is_named_and_the_next_run_goes_on(
     with pytest.raises(ManifestError, match="did not finish"):
         cloison.open("loopback://bucket/out")
     before = {key for (method, key) in store.asked if method == "PUT" and key.endswith((".arrow", ".parquet.json"))}
+    before -= {key for key in before if "/plan-" in key}  # which every run makes
     store.asked.clear()
     pack("loopback://bucket/in", "loopback://bucket/out", SPEC)
     assert made(store) == undisturbed

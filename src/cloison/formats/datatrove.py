@@ -15,7 +15,12 @@ from cloison.errors import StoreError
 from cloison.formats.token_pieces import RawArray, TokenPiece, cut
 from cloison.store.files import store_errors
 
-__all__ = ["read"]
+__all__ = ["files", "read"]
+
+
+def files(name: str) -> tuple[str, ...]:
+    """Return the names of the files of a store of one."""
+    return name, f"{name}.index", f"{name}.loss"
 
 
 def read(source: Path) -> Iterator[TokenPiece]:
@@ -26,11 +31,11 @@ def read(source: Path) -> Iterator[TokenPiece]:
     Raises:
         StoreError: no index, or a file that does not fit its index.
     """
-    files = [source] if source.is_file() else sorted(source.rglob("*.ds"))
-    if not files:
+    found = [source] if source.is_file() else sorted(source.rglob("*.ds"))
+    if not found:
         raise StoreError(f"{source} must hold .ds files.", "There are none.", "Name the file or its folder.")
-    for file in files:
-        index, loss = (file.with_name(file.name + suffix) for suffix in (".index", ".loss"))
+    for file in found:
+        _, index, loss = (file.with_name(name) for name in files(file.name))
         with store_errors(f"{index} cannot be read"):
             ends = np.fromfile(index, "<u8").astype(np.int64)
             size = file.stat().st_size

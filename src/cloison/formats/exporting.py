@@ -12,7 +12,7 @@ from cloison.errors import InputError
 from cloison.formats import grain, mds, megatron, megatron_bridge, olmo_core, trl
 from cloison.formats.flat import ends_in_one_id, has_weights
 from cloison.formats.new_folder import publish, writing_into
-from cloison.places import Place, on_disk
+from cloison.places import Place, Remote, place
 from cloison.store.packed import Packed
 from cloison.store.packed import open as open_packed
 
@@ -41,12 +41,14 @@ class Target:
         usage: how its system reads what was written; ``{dest}`` and ``{capacity}`` are filled in.
         write: writes a data set into an empty folder, for the place where it will lie and with an id for padding, and returns
             the names of the files in it; the one that makes the set whole, if there is one, is the last.
+        usage_far: how its system reads it by URL; "" where it reads the local disk only.
     """
 
     name: str
     holds: tuple[str, ...]
     usage: str
-    write: Callable[[Packed, Place, Place, int], list[str]]
+    write: Callable[[Packed, Path, Place, int], list[str]]
+    usage_far: str = ""
 
 
 _ALL = ("labels", "blocks", "boundaries")
@@ -55,11 +57,11 @@ TARGETS = MappingProxyType(
     {
         target.name: target
         for target in (
-            Target("trl", _ALL, trl.USAGE, trl.write),
+            Target("trl", _ALL, trl.USAGE, trl.write, trl.USAGE),
             Target("megatron-bridge", _ALL, megatron_bridge.USAGE, megatron_bridge.write),
-            Target("mds", (*_ALL, "weights"), mds.USAGE, mds.write),
+            Target("mds", (*_ALL, "weights"), mds.USAGE, mds.write, mds.USAGE_FAR),
             Target("megatron", (), megatron.USAGE, megatron.write),
-            Target("olmo-core", _ALL, olmo_core.USAGE, olmo_core.write),
+            Target("olmo-core", _ALL, olmo_core.USAGE, olmo_core.write, olmo_core.USAGE_FAR),
             Target("grain", _ALL, grain.USAGE, grain.write),
         )
     }
@@ -72,7 +74,7 @@ class Exported:
     """What an export wrote.
 
     Attributes:
-        path: the folder.
+        path: the folder, a path or a `Remote`.
         to: the target's name.
         files: the files, in order.
         blocks, segments, tokens, targets: what is in them.
@@ -80,9 +82,9 @@ class Exported:
         usage: how the target's system reads the folder.
     """
 
-    path: Path
+    path: Place
     to: str
-    files: tuple[Path, ...]
+    files: tuple[Place, ...]
     blocks: int
     segments: int
     tokens: int
@@ -96,17 +98,18 @@ class Exported:
 
 
 def export(
-    packed: Packed | str | Path, dest: str | Path, to: str, *, lose: Sequence[str] = (), pad_token_id: int = 0
+    packed: Packed | str | Path, dest: str | Path | Remote, to: str, *, lose: Sequence[str] = (), pad_token_id: int = 0
 ) -> Exported:
     """Write ``packed`` into the folder ``dest`` in the format of another system, and return what was written.
 
     Boundaries and targets are right in that system's own convention (shifted or not, its own off-by-ones). The files appear in
-    ``dest`` when all of them are written and synced: until then they are in its hidden folder ``.work``, and what a killed
-    export left there is removed by the next. The same data set gives the same bytes.
+    ``dest`` when all of them are written and synced: until then they are in its hidden folder ``.work``, or, where it is a URL,
+    among temporary files. What a killed export left is removed by the next. The same data set gives the same bytes.
 
     Args:
         packed: a packed data set, or its folder or URL.
-        dest: a folder on the local disk that is new or empty, and not inside the data set's own.
+        dest: a folder or URL that is new or empty, and not inside the data set's own. By URL the files appear one by one, the
+            one that makes the set whole (where the format has one) last; all are there when ``.work`` is gone.
         to: a name of `TARGETS`.
         lose: what the target cannot hold and may be lost: keys of `LOSSES`. Only what the data really has needs the word:
             where every token is a target, say, no labels are lost.
@@ -142,20 +145,29 @@ def export(
             f"These would be lost: {named}.",
             f"Say so if that is meant: lose={refused!r} (--lose {' '.join(refused)}), or choose another format.",
         )
-    folder = on_disk(dest, "an export")
-    if isinstance(packed.path, Path) and folder.resolve().is_relative_to(packed.path.resolve()):
+    folder = place(dest)
+    if _is_inside(folder, packed.path):
         raise InputError(
             f"{folder} must not be inside the data set {packed.path}.",
             "What lies there would be read as blocks.",
             "Name a folder beside it.",
         )
-    with writing_into(folder) as work:
-        names = target.write(packed, work, folder.absolute(), pad_token_id)
-        publish(work, folder, names)
+    with writing_into(folder) as new:
+        names = target.write(packed, new.work, folder.absolute() if isinstance(folder, Path) else folder, pad_token_id)
+        publish(new, names)
     manifest = packed.manifest
-    usage = target.usage.format(dest=folder, capacity=packed.capacity)
+    usage = (target.usage_far if isinstance(folder, Remote) else "") or target.usage
+    usage = usage.format(dest=folder, capacity=packed.capacity)
+    if isinstance(folder, Remote) and not target.usage_far:
+        usage = f"copied to the local disk, with its path in place of the URL: {usage}"
     sums = (manifest.num_blocks, manifest.num_segments, manifest.num_tokens, manifest.num_targets)
     return Exported(folder, to, tuple(folder / name for name in names), *sums, lost, usage)
+
+
+def _is_inside(folder: Place, other: Place) -> bool:
+    if isinstance(folder, Path) and isinstance(other, Path):
+        return folder.resolve().is_relative_to(other.resolve())
+    return f"{folder}/".startswith(f"{other}/")
 
 
 def _has(packed: Packed, name: str) -> bool:

@@ -9,6 +9,8 @@ segment numbers and positions are, by LZ4.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,7 +32,7 @@ COLUMNS = ("inputs", "inputs_segmentation", "inputs_position", "targets", "targe
 Rows = npt.NDArray[np.int32]
 
 
-def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list[str]:
+def write(packed: Packed, folder: Path, home: Place, pad_token_id: int) -> list[str]:
     """Write one Parquet file for each of the data set's."""
     columns = [Column(name, plain=name in ("inputs", "targets")) for name in COLUMNS]
     group = rows_per_group(packed.capacity)

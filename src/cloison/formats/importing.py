@@ -11,9 +11,10 @@ import numpy as np
 
 from cloison.errors import InputError, StoreError
 from cloison.formats import datatrove, mds, megatron, olmo_core
+from cloison.formats.nearby import nearby
 from cloison.formats.new_folder import publish, writing_into
 from cloison.formats.token_pieces import TokenPiece, write_samples
-from cloison.places import on_disk
+from cloison.places import Place, Remote, place
 from cloison.segments import IGNORE
 
 __all__ = ["FORMATS", "Imported", "import_tokens"]
@@ -29,15 +30,15 @@ class Imported:
     """What an import wrote.
 
     Attributes:
-        path: the folder; it is a source for ``cloison.pack``.
+        path: the folder, a path or a `Remote`; it is a source for ``cloison.pack``.
         files: Parquet files of ``input_ids``, and ``labels`` where the store says which tokens are targets.
         samples, tokens: what is in them.
         masked: whether it says.
         left_out: the store's columns that were not taken (of MDS; the others have none).
     """
 
-    path: Path
-    files: tuple[Path, ...]
+    path: Place
+    files: tuple[Place, ...]
     samples: int
     tokens: int
     masked: bool
@@ -50,8 +51,8 @@ class Imported:
 
 
 def import_tokens(
-    source: str | Path,
-    dest: str | Path,
+    source: str | Path | Remote,
+    dest: str | Path | Remote,
     format: Format,
     *,
     dtype: str | None = None,
@@ -64,8 +65,9 @@ def import_tokens(
 
     Args:
         source: megatron: the prefix of ``.bin`` and ``.idx``; olmo-core: a raw ``.npy`` file or a folder of them; datatrove: a
-            ``.ds`` file or a folder of them; mds: the folder with ``index.json``.
-        dest: a folder that is new or empty.
+            ``.ds`` file or a folder of them; mds: the folder with ``index.json``. A URL will do: its files are copied among
+            the temporary ones for as long as they are read.
+        dest: a folder or URL that is new or empty.
         format: one of `FORMATS`.
         dtype: olmo-core only, and needed there: the type of the ids, which a raw array does not state.
         eos_token_id: olmo-core without metadata, and mds rows without ``sequence_id``: documents end in it. For mds without
@@ -80,34 +82,45 @@ def import_tokens(
     """
     if format not in FORMATS:
         raise InputError(f"a format is one of {', '.join(FORMATS)}.", f"It is {format!r}.", "Pick one of them.")
-    path, folder = on_disk(source, "what is imported"), on_disk(dest, "the import")
     if set(lose) - {"weights"}:
         raise InputError(
             "what an import may lose is weights.", f"There is {', '.join(sorted(lose))}.", 'Pass lose=["weights"].'
         )
-    left_out: tuple[str, ...] = ()
+    at, folder = place(source), place(dest)
+    with nearby(at, *_files(at.name, format)) as path:
+        if format == "megatron":
+            found = megatron.read(path)
+        elif format == "olmo-core":
+            found = olmo_core.read(path, dtype, eos_token_id)
+        elif format == "datatrove":
+            found = datatrove.read(path)
+        else:
+            found = _mds_documents(path, eos_token_id)
+        left_out = [name for name in mds.column_names(path) if name not in _MDS_COLUMNS] if format == "mds" else []
+        if "loss_weights" in left_out and "weights" not in lose:
+            raise InputError(
+                "samples hold no loss weights by token.",
+                f"{path} has loss_weights, which would be lost.",
+                'Say so if that is meant: lose=["weights"] (--lose weights).',
+            )
+        first = next(found, None)
+        masked = first is not None and first.targets is not None
+        with writing_into(folder) as new:
+            written, samples, tokens = write_samples(_alike(first, found, masked), new.work)
+            names = [file.name for file in written]
+            publish(new, names)
+    return Imported(folder, tuple(folder / name for name in names), samples, tokens, masked, tuple(left_out))
+
+
+def _files(name: str, format: Format) -> tuple[str, tuple[str, ...]]:
+    """Return which files a store of this name has: a regular expression for those in its folder, or the names beside it."""
     if format == "megatron":
-        found = megatron.read(path)
-    elif format == "olmo-core":
-        found = olmo_core.read(path, dtype, eos_token_id)
-    elif format == "datatrove":
-        found = datatrove.read(path)
-    else:
-        left_out = tuple(name for name in mds.column_names(path) if name not in _MDS_COLUMNS)
-        found = _mds_documents(path, eos_token_id)
-    if "loss_weights" in left_out and "weights" not in lose:
-        raise InputError(
-            "samples hold no loss weights by token.",
-            f"{path} has loss_weights, which would be lost.",
-            'Say so if that is meant: lose=["weights"] (--lose weights).',
-        )
-    first = next(found, None)
-    masked = first is not None and first.targets is not None
-    with writing_into(folder) as work:
-        written, samples, tokens = write_samples(_alike(first, found, masked), work)
-        names = [file.name for file in written]
-        publish(work, folder, names)
-    return Imported(folder, tuple(folder / name for name in names), samples, tokens, masked, left_out)
+        return "", megatron.files(name)
+    if format == "olmo-core":
+        return r"[^/]*\.(npy|csv\.gz)", olmo_core.files(name)
+    if format == "datatrove":
+        return r".*\.ds(\.index|\.loss)?", datatrove.files(name)
+    return r"[^/]+", ()
 
 
 def _alike(first: TokenPiece | None, rest: Iterator[TokenPiece], masked: bool) -> Iterator[TokenPiece]:

@@ -30,13 +30,14 @@ from cloison.store.files import read_json, replacing, store_errors
 from cloison.store.packed import Packed
 from cloison.store.shards import Shard
 
-__all__ = ["INDEX", "USAGE", "column_names", "read", "write"]
+__all__ = ["INDEX", "USAGE", "USAGE_FAR", "column_names", "read", "write"]
 
 USAGE = (
     'streaming.StreamingDataset(local="{dest}", batch_size=...): rows of tokens, labels, sequence_id [{capacity}]; give '
     "the model "
     "tokens as input_ids, labels as they are (it shifts), and boundaries from sequence_id"
 )
+USAGE_FAR = USAGE.replace('local="{dest}"', 'remote="{dest}", local=...')
 INDEX = "index.json"
 
 _SIZE_LIMIT = 1 << 26
@@ -44,7 +45,7 @@ _OFFSET_LIMIT = 1 << 32
 _DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 
 
-def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list[str]:
+def write(packed: Packed, folder: Path, home: Place, pad_token_id: int) -> list[str]:
     """Write shards of at most 64 MiB (or one row), as many for each of the data set's files as it takes, and their index.
 
     Raises:

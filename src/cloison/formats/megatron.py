@@ -26,7 +26,7 @@ from cloison.store.files import replacing, store_errors
 from cloison.store.packed import Packed
 from cloison.store.shards import Shard
 
-__all__ = ["USAGE", "read", "write"]
+__all__ = ["USAGE", "files", "read", "write"]
 
 USAGE = (
     'GPTDatasetConfig(blend=(["{dest}/samples_text_document"], None), reset_position_ids=True, reset_attention_mask=True, '
@@ -41,7 +41,7 @@ _INT32 = 4
 _HEAD = len(_MAGIC) + 8 + 1 + 8 + 8
 
 
-def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list[str]:
+def write(packed: Packed, folder: Path, home: Place, pad_token_id: int) -> list[str]:
     """Write ``samples_text_document.bin`` and ``.idx``: one document for each segment, in the order of the blocks, int32."""
     tokens, index = f"{_NAME}.bin", f"{_NAME}.idx"
     sizes = [shard.num_tokens * 4 for shard in packed.manifest.shards]
@@ -82,14 +82,19 @@ def _index(lengths: npt.NDArray[np.int32]) -> bytes:
     )
 
 
+def files(name: str) -> tuple[str, str]:
+    """Return the names of the index and the tokens of a data set, named by its prefix or either file."""
+    prefix = name[:-4] if name.endswith((".bin", ".idx")) else name
+    return f"{prefix}.idx", f"{prefix}.bin"
+
+
 def read(source: Path) -> Iterator[TokenPiece]:
     """Yield the documents of an indexed data set, named by its prefix or either file.
 
     Raises:
         StoreError: a file is missing or damaged, or its ids are no integers.
     """
-    prefix = source.with_suffix("") if source.suffix in (".bin", ".idx") else source
-    index, tokens = prefix.with_name(prefix.name + ".idx"), prefix.with_name(prefix.name + ".bin")
+    index, tokens = (source.with_name(name) for name in files(source.name))
     content = RawArray(index, np.dtype(np.uint8))
     head = content.read(0, min(content.size, _HEAD)).tobytes()
     if len(head) < _HEAD or not head.startswith(_MAGIC):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class _Facts:
     shortest_row: int
 
 
-def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list[str]:
+def write(packed: Packed, folder: Path, home: Place, pad_token_id: int) -> list[str]:
     """Write ``training_CAPACITY-NNNNN.idx.parquet`` for each of the data set's files, and their metadata."""
     columns = Column("input_ids", plain=True), Column("loss_mask", bits=8), Column("seq_start_id")
     group = rows_per_group(packed.capacity)

@@ -33,7 +33,7 @@ from cloison.store.files import file_sha256, replacing, store_errors
 from cloison.store.packed import Packed
 from cloison.store.shards import Shard
 
-__all__ = ["DTYPES", "USAGE", "read", "write", "write_packing"]
+__all__ = ["DTYPES", "USAGE", "USAGE_FAR", "files", "read", "write", "write_packing"]
 
 USAGE = (
     'NumpyPackedFSLDatasetConfig(paths=["{dest}/tokens-*.npy"], label_mask_paths=["{dest}/label_mask-*.npy"], sequence_length='
@@ -41,13 +41,16 @@ USAGE = (
     "the paths "
     "absolute; after moving the folder, cloison.formats.olmo_core.write_packing renames its packing"
 )
+USAGE_FAR = USAGE.partition("with the paths absolute")[0].replace('"{dest}/work"', "WORK") + (
+    "with {dest}/work copied to WORK on the local disk, which its packing is read from"
+)
 DTYPES = ("uint8", "uint16", "uint32", "uint64")
 
 _COMMON = "work/dataset-common"
 _PACKING = ("document-indices", "instance-offsets", "documents-by-instance")
 
 
-def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list[str]:
+def write(packed: Packed, folder: Path, home: Place, pad_token_id: int) -> list[str]:
     """Write tokens, metadata and label mask for each of the data set's files, and the packing of each."""
 
     def one(number: int, shard: Shard) -> list[str]:
@@ -97,7 +100,7 @@ def write_packing(tokens: Path, capacity: int, block_segments: npt.NDArray[np.in
 
 
 @contextmanager
-def _filling(path: Place) -> Iterator[BinaryIO]:
+def _filling(path: Path) -> Iterator[BinaryIO]:
     with replacing(path) as part, part.open("wb") as file:
         yield file
 
@@ -132,12 +135,11 @@ class _Packing:
 
 
 def _write_packing(
-    folder: Place, packing: _Packing, ends: npt.NDArray[np.int64], block_segments: npt.NDArray[np.int64]
+    folder: Path, packing: _Packing, ends: npt.NDArray[np.int64], block_segments: npt.NDArray[np.int64]
 ) -> list[str]:
     """Write the packing of documents that end at ``ends`` [documents + 1], from 0, and return its names in ``folder``."""
-    if isinstance(folder, Path):
-        with store_errors(f"{folder} cannot be written"):
-            (folder / _COMMON).mkdir(parents=True, exist_ok=True)
+    with store_errors(f"{folder} cannot be written"):
+        (folder / _COMMON).mkdir(parents=True, exist_ok=True)
     edges = np.stack([ends[:-1], ends[1:]], 1)
     blocks = np.concatenate([[0], np.cumsum(block_segments)])
     arrays = (edges, np.stack([blocks[:-1], blocks[1:]], 1), np.arange(edges.shape[0]))
@@ -156,6 +158,14 @@ def _mapping(tokens: str) -> str:
 # ---------------------------------------------------------------------- reading
 
 
+def files(name: str) -> tuple[str, ...]:
+    """Return the names of the files of a store of one: tokens, metadata, and what its mask may be called."""
+    stem = name.removesuffix(".npy")
+    number = "".join(stem.partition("-")[1:]) if "-" in stem else stem.removeprefix("token_ids")
+    masks = [f"{kind}{number}.npy" for kind in ("label_mask", "labels_mask") if number]
+    return name, name.replace(".npy", ".csv.gz"), *masks
+
+
 def read(source: Path, dtype: str | None = None, eos_token_id: int | None = None) -> Iterator[TokenPiece]:
     """Yield the documents of raw token arrays: a file, or all ``.npy`` files of a folder that are no masks.
 
@@ -172,11 +182,11 @@ def read(source: Path, dtype: str | None = None, eos_token_id: int | None = None
             f"dtype is {dtype!r}.",
             f"Pass dtype= (--dtype), one of {', '.join(DTYPES)}: it is in the config that trained on it.",
         )
-    files = [source] if source.is_file() else sorted(source.glob("*.npy"))
-    files = [file for file in files if "mask" not in file.name and not file.name.startswith("blocks-")]
-    if not files:
+    found = [source] if source.is_file() else sorted(source.glob("*.npy"))
+    found = [file for file in found if "mask" not in file.name and not file.name.startswith("blocks-")]
+    if not found:
         raise StoreError(f"{source} must hold token arrays.", "There is no .npy file.", "Name the file or its folder.")
-    for file in files:
+    for file in found:
         yield from _read_file(file, np.dtype(dtype).newbyteorder("<"), eos_token_id)
 
 
@@ -222,12 +232,7 @@ def _read_file(file: Path, dtype: np.dtype[np.generic], eos_token_id: int | None
 
 
 def _mask(file: Path) -> Path | None:
-    number = "".join(file.stem.partition("-")[1:]) if "-" in file.stem else file.stem.removeprefix("token_ids")
-    for name in (f"label_mask{number}.npy", f"labels_mask{number}.npy"):
-        path = file.with_name(name)
-        if number and path != file and path.is_file():
-            return path
-    return None
+    return next((path for name in files(file.name)[2:] if (path := file.with_name(name)) != file and path.is_file()), None)
 
 
 def _metadata(tokens: Path) -> Iterator[tuple[int, int]]:

@@ -31,7 +31,7 @@ _KEPT = (*TARGETED, "sample_ids")
 _COPIED_BYTES = 1 << 20
 
 
-def write(packed: Packed, folder: Place, home: Place, pad_token_id: int) -> list[str]:
+def write(packed: Packed, folder: Path, home: Place, pad_token_id: int) -> list[str]:
     """Write one Parquet file for each of the data set's, with the columns that TRL reads, and ``sample_ids``."""
     import pyarrow.parquet as pq
 

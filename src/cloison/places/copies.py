@@ -21,7 +21,7 @@ from cloison.places.listing import sizes
 from cloison.places.remote import Place, Remote, tried
 from cloison.places.verbs import stamp
 
-__all__ = ["borrowed", "copy_of", "fetched", "forget", "local_folder", "scratch"]
+__all__ = ["borrowed", "copy_of", "download", "fetched", "forget", "local_folder", "scratch"]
 
 
 def scratch(folder: Place) -> Path:
@@ -105,6 +105,15 @@ def borrowed(at: Place) -> Iterator[Path]:
     finally:
         copy.unlink(missing_ok=True)
         copy.with_name(f"{copy.name}.lock").unlink(missing_ok=True)
+
+
+def download(at: Remote, to: Path) -> None:
+    """Put the whole content of ``at`` into the local file ``to``.
+
+    Raises:
+        FileNotFoundError: there is no file.
+    """
+    tried("read", at, lambda system, path: _download(system, path, to, at, ""))
 
 
 def local_folder(folder: Place) -> Path:

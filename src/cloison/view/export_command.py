@@ -13,7 +13,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of ``cloison export``."""
     parser.add_argument("source", metavar="DIR", help="a packed data set, its folder or URL")
-    parser.add_argument("dest", metavar="DEST", help="a new or empty folder")
+    parser.add_argument("dest", metavar="DEST", help="a new or empty folder, or its URL")
     parser.add_argument("--to", required=True, choices=sorted(TARGETS), help="the format")
     parser.add_argument(
         "--lose", nargs="+", default=[], choices=sorted(LOSSES), help="what the format cannot hold, and may be lost"

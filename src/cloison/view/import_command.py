@@ -13,8 +13,10 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of ``cloison import``."""
-    parser.add_argument("source", metavar="SOURCE", help="a Megatron prefix, .npy or .ds files or their folder, an MDS folder")
-    parser.add_argument("dest", metavar="DEST", help="a new or empty folder; then a source for cloison pack")
+    parser.add_argument(
+        "source", metavar="SOURCE", help="a Megatron prefix, .npy or .ds files or their folder, an MDS folder; or a URL"
+    )
+    parser.add_argument("dest", metavar="DEST", help="a new or empty folder, or its URL; then a source for cloison pack")
     parser.add_argument("--from", dest="format", required=True, choices=FORMATS, help="the format")
     parser.add_argument("--dtype", choices=DTYPES, help="the type of the ids in raw .npy arrays (olmo-core)")
     parser.add_argument("--eos", type=int, metavar="ID", help="documents end in it, where nothing else says where they end")
