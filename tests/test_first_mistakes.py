@@ -110,3 +110,42 @@ def test_template_options_are_no_texts_where_python_or_json_means_a_value(word: 
     spec = spec_from(parser.parse_args(["--capacity", "8", "--template-option", f"enable_thinking={word}"]))
     found = spec.template_options["enable_thinking"]
     assert (type(found), found) == (type(value), value)
+
+
+def test_samples_and_blocks_show_themselves_in_one_line() -> None:
+    small = cloison.pack_samples([[1, 2, 3], [4, 5]], capacity=8, order="input")[0]
+    assert repr(small) == ("Block(input_ids=[1, 2, 3, 4, 5], labels=[-100, 2, 3, -100, 5], Segments([[3, 2]], capacity=8))")
+    assert repr(next(iter(small.samples()))) == "Sample(input_ids=[1, 2, 3], labels=[-100, 2, 3])"
+    large = cloison.pack_samples([range(1, 900), range(1, 300)], capacity=2048)[0]
+    assert repr(large) == "Block(2 segments, 1,198 of 2,048 tokens, 1,196 targets)"
+    weighed = cloison.Sample(range(99), loss_weights=[1.0] * 99, columns={"source": "a"})  # type: ignore[arg-type]
+    assert repr(weighed) == "Sample(99 tokens, 98 targets, with loss_weights, columns=['source'])"
+
+
+def test_records_are_encoded_before_they_are_packed_in_memory() -> None:
+    for record, said, remedy in (
+        ({"messages": []}, "Item 0 (messages) is a dict.", "cloison.encode(record, tokenizer)"),
+        ({"input_ids": [1], "labels": [1]}, "Item 0 (input_ids, labels) is a dict.", "cloison.Sample(input_ids, labels)"),
+        ("a text", "Item 0 is a str.", "cloison.encode(record, tokenizer)"),
+    ):
+        with pytest.raises(InputError) as caught:
+            cloison.pack_samples([record], capacity=8)  # type: ignore[list-item]
+        assert caught.value.found == said and remedy in caught.value.remedy
+
+
+def test_a_source_is_a_path_and_records_in_memory_are_told_where_to_go(tmp_path: Path) -> None:
+    import datasets
+    import pandas
+
+    records = [{"input_ids": [1, 2, 3]}]
+    for source, found in (
+        (records, "It is a list of dict."),
+        (records[0], "It is a dict of str."),
+        (datasets.Dataset.from_list(records), "It is a Dataset."),
+        (pandas.DataFrame(records), "It is a DataFrame."),
+        ([], "It is a list."),
+    ):
+        with pytest.raises(InputError) as caught:
+            cloison.pack(source, tmp_path / "out", cloison.PackSpec(8))  # type: ignore[arg-type]
+        assert caught.value.found == found and "to_parquet" in caught.value.remedy
+    assert not (tmp_path / "out").exists()

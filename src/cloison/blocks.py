@@ -97,7 +97,8 @@ class Block:
 
     def __repr__(self) -> str:
         if self.num_tokens > SHOWN_TOKENS:
-            shown = f"{len(self)} segments, {self.num_tokens:,} of {self.segments.capacity:,} tokens, {self.num_targets:,} targets"
+            counts = f"{self.num_tokens:,} of {self.segments.capacity:,} tokens, {self.num_targets:,} targets"
+            shown = f"{len(self)} segments, {counts}"
         else:
             shown = f"input_ids={self.input_ids.tolist()}, labels={self.labels.tolist()}, {self.segments}"
         weights = "" if self.loss_weights is None else ", with loss_weights"

@@ -9,7 +9,7 @@ set, and the same call goes on where the last one stopped.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -181,7 +181,15 @@ def refuse_private(places: Sequence[str], engine: Engine) -> None:
 
 def as_list(source: Source) -> list[str]:
     """Return one or several sources as a list of paths."""
-    return [os.fspath(source)] if isinstance(source, (str, os.PathLike)) else [os.fspath(one) for one in source]
+    listed = [source] if isinstance(source, (str, os.PathLike)) else [] if hasattr(source, "to_parquet") else list(source)
+    if isinstance(source, Mapping) or not all(isinstance(one, (str, os.PathLike)) for one in listed) or not listed:
+        raise InputError(
+            "a source is the path of a file or folder, a glob or a URL, or several.",
+            f"It is a {type(source).__name__}{f' of {type(listed[0]).__name__}' if listed else ''}.",
+            'Write the records to a file (datasets and pandas: data.to_parquet("records.parquet")) and pass its path; a few '
+            "stay in memory: cloison.pack_samples([cloison.encode(record, tokenizer) for record in records], capacity=...).",
+        )
+    return [os.fspath(one) for one in listed]
 
 
 def fill_blocks(

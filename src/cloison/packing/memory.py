@@ -45,7 +45,7 @@ def pack_samples(samples: Iterable[Sample | Sequence[int] | npt.NDArray[Any]], *
     [[1, 2, 3, 4, 5], [6]]
     """
     spec = PackSpec(capacity, **fields)
-    kept = [sample if isinstance(sample, Sample) else Sample(sample) for sample in samples]  # type: ignore[arg-type]
+    kept = [_sample(index, sample) for index, sample in enumerate(samples)]
     lengths = np.array([len(sample) for sample in kept], np.int64)
     if "on_empty" in fields:
         lengths = _without_untrained(kept, lengths, spec)
@@ -70,6 +70,20 @@ def unpack(blocks: Iterable[Block]) -> list[Sample]:
         for sample_id, start, sample in zip(block.sample_ids.tolist(), block.starts.tolist(), block.samples(), strict=True):
             pieces.setdefault(sample_id, []).append((start, sample))
     return [join_pieces(sample_id, pieces[sample_id], token_columns) for sample_id in sorted(pieces)]
+
+
+def _sample(index: int, value: Any) -> Sample:
+    if isinstance(value, Sample):
+        return value
+    if isinstance(value, (str, Mapping)):
+        found = f"({', '.join(map(str, list(value)[:6]))}) " if isinstance(value, Mapping) else ""
+        tokens = isinstance(value, Mapping) and "input_ids" in value
+        raise InputError(
+            "pack_samples takes token ids, or Samples.",
+            f"Item {index} {found}is a {type(value).__name__}.",
+            "Pass cloison.Sample(input_ids, labels)." if tokens else "Pass cloison.encode(record, tokenizer) of each record.",
+        )
+    return Sample(value)
 
 
 def _without_untrained(samples: list[Sample], lengths: npt.NDArray[np.int64], spec: PackSpec) -> npt.NDArray[np.int64]:
