@@ -252,7 +252,7 @@ def test_a_watched_step_of_an_adapter_is_repeated_by_the_adapter(name, direct):
     """Whatever rows run inside; called by itself or within a wrapper."""
     model = built(name).train()
     adapter = adapt(model, show=False)
-    batch = adapter.collate(helpers.blocks_of([7, 2, 11], capacity=32))
+    batch = adapter.collate(helpers.blocks_of([7, 2, 11], capacity=32, seed=2))
     with cloison.watch(model) as watched:
         (adapter if direct else adapter.within(model))(**batch).loss.backward()
     said = {verdict.experiment: verdict for verdict in watched.report.verdicts}
@@ -269,3 +269,22 @@ def test_a_watched_adapter_that_leaks_is_found():
     with cloison.watch(model) as watched:
         wrong(**batch).loss.backward()
     assert "leak" in {finding.kind for finding in watched.report.findings}
+
+
+def test_an_audit_says_that_targets_were_not_read_where_other_rows_ran(tmp_path):
+    adapter = adapt(built("bart").train(), show=False)
+    assert adapter.way.rung == "f"
+
+    class PackedTrainer(transformers.Trainer):
+        def compute_loss(self, model, inputs, *arguments, **named):
+            return super().compute_loss(adapter.within(model), inputs, *arguments, **named)
+
+    arguments = transformers.TrainingArguments(tmp_path, max_steps=1, use_cpu=True, report_to="none", save_strategy="no")
+    blocks = helpers.blocks_of([7, 2, 11, 5], capacity=32)
+    trainer = PackedTrainer(adapter.model, args=arguments, train_dataset=blocks, data_collator=adapter.collate)
+    audit = cloison.Audit(on_findings="raise")
+    trainer.add_callback(audit)
+    trainer.train()
+    said = {verdict.experiment: verdict for verdict in audit.report.verdicts}
+    assert said["isolation"].status == "exact"
+    assert said["targets"].status == "not tested" and "Use cloison.verify" in said["targets"].summary

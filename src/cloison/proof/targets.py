@@ -28,6 +28,7 @@ _SHAPE_ROWS = 128
 UNNAMED = "not probed"
 """The name of the shape of a loss that was read without the probes that name it."""
 
+OTHER_ROWS = "targets are read where the rows of the call run."
 NO_HEAD = "a loss that never shows logits is read through the head's weight."
 """What is asked where a loss cannot be read: a classifier, a reward model, or a head that the model does not name."""
 
@@ -142,6 +143,9 @@ def read_step(step: Step, model: Any, *, seed: int = 0, shape: bool = True) -> R
     tokens = held.tokens
     if tokens is None:
         raise InputError("a step to audit calls the model with input_ids.", "No call passed any.", "Pass ids, not embeddings.")
+    shapes = {tuple(call["input_ids"].shape) for call in held.calls if call.get("input_ids") is not None}
+    if len(shapes) > 1:
+        raise InputError(OTHER_ROWS, "Inside the call others run, whose logits have another index.", "Use cloison.verify.")
     fit, head = _fitted(model, site, held, place, leaf, grad)
     reading = Reading(
         rows_of(fit.tokens, grad, tokens, NOTHING),
