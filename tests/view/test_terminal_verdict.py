@@ -62,7 +62,7 @@ def test_the_last_word_claims_no_more_than_was_tested() -> None:
 
 MISMATCH = VerifyReport(
     (
-        Verdict("isolation", "exact", "0 of 2 cells moved: no sample sees another (bit-equal when repeated)"),
+        Verdict("isolation", "exact", "0 of 2 cells moved (no sample sees another; bit-equal when repeated)"),
         Verdict(
             "equality",
             "mismatch",
@@ -86,7 +86,7 @@ def test_a_mismatch_shows_what_differs_on_what_and_what_the_words_mean() -> None
     assert lines == snapshot(
         [
             "a model",
-            "isolation  exact     0 of 2 cells moved: no sample sees another (bit-equal when repeated)",
+            "isolation  exact     0 of 2 cells moved (no sample sees another; bit-equal when repeated)",
             "equality   mismatch  logits of segment 1 differ by 0.5 sigma from the sample alone; rounding may do",
             "                     1.2e-05; cause: window",
             "",

@@ -13,6 +13,7 @@ from cloison.proof.live import isolate, live_setup
 from cloison.proof.ranks import Lockstep, gathered, world
 from cloison.proof.report import Verdict
 from cloison.proof.setup import FAILURES
+from cloison.proof.stand_ins import put_on
 from cloison.proof.step import eager, recorded
 from cloison.proof.substitution import core, sites
 from cloison.proof.trainers import known_of_trainer, trainer_of
@@ -62,6 +63,7 @@ class Guard(TrainerCallback):
         self._known: Any = None
         self._recording: Any = None
         self._calls: list[dict[str, Any]] = []
+        self._stand_ins: list[tuple[Any, Any]] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Find the trainer."""
@@ -76,7 +78,8 @@ class Guard(TrainerCallback):
         if self._trainer is None or state.global_step % self._every:
             return
         self._calls.clear()
-        self._recording = recorded(self._trainer.model_wrapped, self._calls)
+        self._stand_ins.clear()
+        self._recording = recorded(self._trainer.model_wrapped, self._calls, None, self._stand_ins)
         self._recording.__enter__()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -107,7 +110,7 @@ class Guard(TrainerCallback):
             return _worst(gathered(verdict.to_dict()))
 
         def idle() -> None:
-            with torch.no_grad():
+            with torch.no_grad(), put_on(self._stand_ins):
                 model(**call)
 
         rows = self._known.row_lengths()
@@ -115,7 +118,10 @@ class Guard(TrainerCallback):
         with kept(core(model), as_it_is=True) as notes, eager(), Lockstep(idle) as lockstep:
             try:
                 truth = truth_of(call, row_lengths=rows, samples=samples, ends=self._known.ends, packed=self._known.packed)
-                setup = live_setup(model, sites(model), call, truth, seed=self._seed, notes=notes, step=lockstep)
+                site = sites(model)
+                setup = live_setup(
+                    model, site, call, truth, seed=self._seed, notes=notes, step=lockstep, stand_ins=self._stand_ins
+                )
                 verdict = isolate(setup, truth, full=False, sure=self._known.packed or truth.declared).verdicts[0]
             except FAILURES as error:
                 verdict = Verdict("isolation", "error", f"{type(error).__name__}: {error}")

@@ -14,16 +14,18 @@ from typing import Any
 import numpy as np
 
 from cloison.blocks import Block
-from cloison.errors import InputError
+from cloison.errors import CloisonError, InputError
 from cloison.findings import Finding
 from cloison.proof import verdicts as say
 from cloison.proof.blocks import lengths_of, vocabulary
 from cloison.proof.isolation import Influence, influence
 from cloison.proof.keep import Kept
+from cloison.proof.live_equality import live_equality
 from cloison.proof.remedies import remedy
 from cloison.proof.report import Verdict
-from cloison.proof.run import Subject, logits_of
+from cloison.proof.run import Subject, logits_of, single_batch
 from cloison.proof.setup import FAILURES, Setup, coupling, where
+from cloison.proof.stand_ins import StandIns, put_on
 from cloison.proof.substitution import Site
 from cloison.proof.targets import NO_LOSS_KEYS
 from cloison.proof.truth import Truth, batch_rows
@@ -50,12 +52,21 @@ class Isolated:
 
 
 def live_setup(
-    model: Any, site: Site, call: Mapping[str, Any], truth: Truth, *, seed: int, notes: Kept, step: Callable[..., Any]
+    model: Any,
+    site: Site,
+    call: Mapping[str, Any],
+    truth: Truth,
+    *,
+    seed: int,
+    notes: Kept,
+    step: Callable[..., Any],
+    stand_ins: StandIns = (),
 ) -> Setup:
     """Return the `Setup` of a recorded ``call`` of ``model`` (wrapped as it is): blocks to the same call with other tokens.
 
     Args:
         step: wraps every forward (see `Lockstep`).
+        stand_ins: the forwards that stood in while the call was recorded.
 
     Raises:
         InputError: the call has no ids.
@@ -79,14 +90,21 @@ def live_setup(
         return {**asked, "input_ids": tokens.reshape(like.shape)}
 
     def forward(batch: Mapping[str, Any]) -> Any:
-        with torch.no_grad():
-            return _hidden(model, site, batch)
+        with torch.no_grad(), put_on(stand_ins) as other:
+            # What stands before the model may run other rows inside: only what it returns has the index of the call.
+            return logits_of(model(**batch)) if other else _hidden(model, site, batch)
 
     run = step(forward)
-    subject = Subject(run, collate, site.top, lambda block: collate([block]), run, type(site.top).__name__)
+    with put_on(stand_ins) as other:
+        single = _unknown if other else single_batch(site.top)
+    subject = Subject(run, collate, site.top, single, run, type(site.top).__name__)
     usable = np.setdiff1d(np.unique(ids), [*truth.ends, 0])
     pool = usable if usable.size >= 8 else vocabulary(getattr(site.top, "config", None))
     return Setup(subject, blocks, pool.astype(np.int64), seed, notes)
+
+
+def _unknown(_: Block) -> Mapping[str, Any]:
+    raise InputError("a sample alone is passed to the model itself.", "Here an adapter stands in for it.", "Use verify.")
 
 
 def _without_loss(site: Site, call: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -127,7 +145,9 @@ def _hidden(model: Any, site: Site, batch: Mapping[str, Any]) -> Any:
     return found[:, found.shape[1] - tokens :] if found.dim() == 3 and found.shape[1] > tokens else found
 
 
-def isolate(setup: Setup, truth: Truth, *, full: bool = True, sure: bool = False) -> Isolated:
+def isolate(
+    setup: Setup, truth: Truth, *, full: bool = True, sure: bool = False, call: Mapping[str, Any] | None = None
+) -> Isolated:
     """Return whether the segments of a live batch see each other, where it enters and what mends it.
 
     Run it inside the `Lockstep` that ``setup`` was made with: ranks need different numbers of forwards.
@@ -135,12 +155,14 @@ def isolate(setup: Setup, truth: Truth, *, full: bool = True, sure: bool = False
     Args:
         full: look for the place, the controls and a remedy too (more forwards); else the codes alone.
         sure: boundaries that are a guess are as good as known.
+        call: the recorded call, for equality with samples alone where nothing leaks.
     """
     guess = truth.guessed and not sure
     count = len(lengths_of(setup.blocks))
     if count < 2:
         said = "the batch holds one sample" if not truth.guessed else "nothing says that the batch holds several samples"
-        return Isolated((Verdict("isolation", "not tested", said, {"boundaries": truth.source}),), (), None)
+        single = (Verdict("isolation", "not tested", said, {"boundaries": truth.source}),)
+        return Isolated(single, (), None)
     try:
         moved = influence(setup.logits, setup.blocks, setup.ids, seed=setup.seed)
         place, coupled, mend = None, "", ""
@@ -161,7 +183,19 @@ def isolate(setup: Setup, truth: Truth, *, full: bool = True, sure: bool = False
     verdicts = [verdict]
     if verdict.status == "leak" and full:
         verdicts.append(say.where_said(place, "the modules could not be watched")[0])
+    elif full and call is not None:
+        equal, unequal = _equal(setup, truth, call)
+        verdicts.append(equal)
+        findings += unequal
     return Isolated(tuple(verdicts), tuple(findings), moved)
+
+
+def _equal(setup: Setup, truth: Truth, call: Mapping[str, Any]) -> tuple[Verdict, list[Finding]]:
+    try:
+        return live_equality(setup, truth, call)
+    except FAILURES as error:
+        said = error.asked + " " + error.found if isinstance(error, CloisonError) else f"{type(error).__name__}: {error}"
+        return Verdict("equality", "not tested", said.strip()[:300]), []
 
 
 def _weaker(finding: Finding) -> Any:

@@ -143,13 +143,13 @@ def subject(
         model = owner
     name = type(model).__name__ if not inspect.isfunction(model) else model.__name__
     if isinstance(model, torch.nn.Module):
-        return _of_module(model, collate or _default_collate(), alone or _single(model, collate), name)
+        return _of_module(model, collate or _default_collate(), alone or single_batch(model, collate), name)
     if hasattr(model, "collate"):
         own = collate or model.collate
         call = _caller(model)
         if not isinstance(getattr(model, "model", None), torch.nn.Module):
             return Subject(call, own, None, alone or (lambda block: own([block])), call, name)
-        inner = _of_module(model.model, own, alone or _single(model.model, own), name)
+        inner = _of_module(model.model, own, alone or single_batch(model.model, own), name)
         return replace(inner, call=call, retarget=lambda other: replace(_retargeted(inner, other), packs=False))
     if collate is None:
         raise InputError("a callable needs collate=.", "It was left out.", "Pass the function from blocks to its batch.")
@@ -305,7 +305,7 @@ def _caller(model: Any) -> Callable[[Batch], Any]:
     return lambda batch: model(**_without_labels(batch))
 
 
-def _single(module: nn.Module, collate: Callable[[Sequence[Block]], Batch] | None) -> Callable[[Block], Batch]:
+def single_batch(module: nn.Module, collate: Callable[[Sequence[Block]], Batch] | None = None) -> Callable[[Block], Batch]:
     """Return the function that gives the bare ids of one sample, by the name that the module takes them by."""
     import torch
 

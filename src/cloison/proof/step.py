@@ -20,14 +20,16 @@ from cloison.proof.fit import NOTHING
 from cloison.proof.keep import Kept, dropout_of, kept
 from cloison.proof.live import Isolated, isolate, live_setup
 from cloison.proof.ranks import Lockstep, gathered, world
+from cloison.proof.repeated import digests, repeated_rows, replicated
 from cloison.proof.report import Verdict, VerifyReport
 from cloison.proof.run import Subject
 from cloison.proof.setup import FAILURES
+from cloison.proof.stand_ins import StandIns, marked, put_on, standing
 from cloison.proof.substitution import core, sites
 from cloison.proof.target_findings import target_findings
-from cloison.proof.targets import NO_HEAD, UNNAMED, Reading, read_step
+from cloison.proof.targets import NO_HEAD, OTHER_ROWS, UNNAMED, Reading, read_step
 from cloison.proof.throughput import Throughput, counted
-from cloison.proof.truth import SampleIndex, Truth, batch_rows, truth_of
+from cloison.proof.truth import ONE_EACH, SampleIndex, Truth, batch_rows, truth_of
 from cloison.proof.weights import Claim, StepWeights, weigh, weights_verdict
 
 __all__ = ["Known", "StepAudit", "eager", "recorded", "targets_verdict"]
@@ -86,6 +88,8 @@ class StepAudit:
     _isolated: Isolated | None = None
     _certificate: Mapping[str, Any] = field(default_factory=dict)
     _targets: list[tuple[Reading, Truth]] = field(default_factory=list)
+    _rows: dict[str, int] = field(default_factory=dict)
+    _replicated: bool = False
 
     def micro_batch(self, model: Any, step: Callable[[], Any]) -> None:
         """Look at one micro-batch before it is trained on. ``step`` runs it up to its loss and changes nothing lasting.
@@ -95,28 +99,31 @@ class StepAudit:
         first = not self._targets and self._isolated is None
         calls: list[dict[str, Any]] = []
         modes: list[tuple[Any, bool]] = []
-        with kept(core(model), as_it_is=True), eager(), recorded(model, calls, modes):
+        stand_ins: list[tuple[Any, Any]] = []
+        with kept(core(model), as_it_is=True), eager(), recorded(model, calls, modes, stand_ins):
             reading = self._read(lambda: read_step(step, model, seed=self.seed, shape=first))
-        self._add(model, calls, modes, reading, first)
+        self._add(model, calls, modes, stand_ins, reading, first)
 
     def watched(
         self,
         model: Any,
         calls: list[dict[str, Any]],
         modes: list[tuple[Any, bool]],
+        stand_ins: StandIns,
         read: Callable[[], Reading],
     ) -> None:
         """Look at one micro-batch after it was trained on: its recorded ``calls``, and ``read``, what its gradients say."""
         first = not self._targets and self._isolated is None
         with kept(core(model), as_it_is=True), eager():
             reading = self._read(read)
-        self._add(model, calls, modes, reading, first)
+        self._add(model, calls, modes, stand_ins, reading, first)
 
     def _add(
         self,
         model: Any,
         calls: list[dict[str, Any]],
         modes: list[tuple[Any, bool]],
+        stand_ins: StandIns,
         reading: Reading | None,
         first: bool,
     ) -> None:
@@ -126,9 +133,12 @@ class StepAudit:
             return
         truth = self._truth(call)
         packed = self.known.packed or truth.declared
+        self._rows |= digests(batch_rows(call["input_ids"]), truth.segment_ids > 0)
+        self._replicated = replicated(model)
         if first:
-            notes = self._isolate(model, call, modes, truth, packed)
+            notes = self._isolate(model, call, modes, stand_ins, truth, packed)
             self._findings += [*say.notes_said(replace(notes, dropout=0.0)), *_dropout(notes), *_contract(call, truth)]
+            self._findings += _unrecorded(batch_rows(call["input_ids"]), truth)
         if reading is None:
             return
         self._targets.append((reading, truth))
@@ -153,6 +163,9 @@ class StepAudit:
                 said = f"{error.found} A classifier or a reward model has no targets among tokens."
                 self._verdicts.append(Verdict("targets", "not tested", said))
                 return None
+            if error.asked == OTHER_ROWS:
+                self._verdicts.append(Verdict("targets", "not tested", f"{error.asked} {error.found} {error.remedy}"))
+                return None
             self._verdicts.append(Verdict("targets", "error", error.found or str(error)))
             self._findings.append(Finding("no_loss", "error", f"{error.asked} {error.found}", error.remedy))
         except FAILURES as error:
@@ -172,13 +185,21 @@ class StepAudit:
             packed=self.known.packed,
         )
 
-    def _isolate(self, model: Any, call: Mapping[str, Any], modes: list[tuple[Any, bool]], truth: Truth, sure: bool) -> Kept:
+    def _isolate(
+        self,
+        model: Any,
+        call: Mapping[str, Any],
+        modes: list[tuple[Any, bool]],
+        stand_ins: StandIns,
+        truth: Truth,
+        sure: bool,
+    ) -> Kept:
         import torch
 
         site = sites(model)
 
         def idle() -> None:
-            with torch.no_grad():
+            with torch.no_grad(), put_on(stand_ins):
                 model(**call)
 
         with kept(core(model), as_it_is=True) as notes, eager(), Lockstep(idle) as lockstep:
@@ -186,8 +207,8 @@ class StepAudit:
                 module.training = training
             notes.dropout = dropout_of(core(model)) if core(model).training else 0.0
             try:
-                setup = live_setup(model, site, call, truth, seed=self.seed, notes=notes, step=lockstep)
-                self._isolated = isolate(setup, truth, sure=sure)
+                setup = live_setup(model, site, call, truth, seed=self.seed, notes=notes, step=lockstep, stand_ins=stand_ins)
+                self._isolated = isolate(setup, truth, sure=sure, call=call)
                 subject: Subject | None = setup.subject
                 blocks = setup.blocks
             except FAILURES as error:
@@ -212,7 +233,7 @@ class StepAudit:
         elif not any(verdict.experiment == "targets" for verdict in verdicts):
             verdicts.append(Verdict("targets", "not tested", "no loss was seen"))
         verdicts = [replace(verdict, evidence=dict(verdict.evidence)) for verdict in verdicts]  # a proxy does not pickle
-        mine = _Share(verdicts, _merged(findings), influence, self._parts, self._counts, self._form)
+        mine = _Share(verdicts, _merged(findings), influence, self._parts, self._counts, self._form, self._rows)
         shares: list[_Share] = [pickle.loads(blob) for blob in gathered(pickle.dumps(mine))]
         parts = [part for share in shares for part in share.parts]
         explained = self._unseen or any(
@@ -221,6 +242,7 @@ class StepAudit:
         weighed, wrong = weights_verdict(weigh(parts, ranks), self.claim, form=shares[0].form, explained=explained)
         counts = sum((share.counts for share in shares), Throughput())
         chosen, matrix = _worst(shares)
+        wrong += repeated_rows([share.rows for share in shares], self._replicated)
         every = _merged([finding for share in shares for finding in share.findings] + wrong)
         return VerifyReport((*chosen, weighed, counts.verdict()), tuple(every), matrix, self._certificate)
 
@@ -235,6 +257,7 @@ class _Share:
     parts: list[StepWeights]
     counts: Throughput
     form: str
+    rows: dict[str, int]
 
 
 def eager() -> Any:
@@ -246,10 +269,23 @@ def eager() -> Any:
 
 
 @contextmanager
-def recorded(model: Any, calls: list[dict[str, Any]], modes: list[tuple[Any, bool]] | None = None) -> Iterator[None]:
-    """Record the keyword arguments with which ``model``, wrapped as it is, is called, and the modes of its modules then."""
+def recorded(
+    model: Any,
+    calls: list[dict[str, Any]],
+    modes: list[tuple[Any, bool]] | None = None,
+    stand_ins: list[tuple[Any, Any]] | None = None,
+) -> Iterator[None]:
+    """Record the keyword arguments with which ``model``, wrapped as it is, is called, the modes of its modules then, and the
+    forwards that stand in for theirs. Calls inside a call are no calls of their own."""
+    inside: list[None] = []
 
+    @marked
     def keep(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        inside.append(None)
+        if len(inside) > 1:
+            return
+        if stand_ins is not None and not stand_ins:
+            stand_ins.extend(standing(model))
         named = dict(kwargs)
         if args and "input_ids" not in named:
             named["input_ids"] = args[0]
@@ -257,11 +293,15 @@ def recorded(model: Any, calls: list[dict[str, Any]], modes: list[tuple[Any, boo
         if modes is not None and not modes:
             modes.extend((module, module.training) for module in model.modules())
 
-    hook = model.register_forward_pre_hook(keep, with_kwargs=True, prepend=True)
+    hooks = [
+        model.register_forward_pre_hook(keep, with_kwargs=True, prepend=True),
+        model.register_forward_hook(lambda *_: inside.pop() if inside else None, always_call=True),
+    ]
     try:
         yield
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
 
 
 def _dropout(notes: Kept) -> list[Finding]:
@@ -287,9 +327,28 @@ def _contract(call: Mapping[str, Any], truth: Truth) -> list[Finding]:
     return [replace(finding, fix=_CUT) if _was_cut(call, finding) else finding for finding in found]
 
 
+def _unrecorded(ids: npt.NDArray[np.int64], truth: Truth) -> list[Finding]:
+    """Return a warning where rows that were taken for one sample each look as if they held several."""
+    if truth.source != ONE_EACH or not truth.ends:
+        return []
+    inner = np.isin(ids, list(truth.ends)) & (truth.segment_ids > 0)
+    for row, spans in zip(inner, truth.spans(), strict=True):
+        row[[stop - 1 for _, stop in spans]] = False
+    rows = int(inner.any(1).sum())
+    if not rows:
+        return []
+    said = (
+        f"{rows} of {len(ids)} rows hold an id that ends a text before their last token, and nothing says whether they hold "
+        "several samples: each was taken for one. If they are packed, every sample sees the ones before it, and each first "
+        "token is a target. (A guess: the id may end turns.)"
+    )
+    fix = "Keep seq_lengths beside packed rows, or pass the samples as they were before packing (samples=)."
+    return [Finding("no_boundaries", "warning", said, fix, {"rows": rows, "of": len(ids)})]
+
+
 _CUT = (
-    "Something cut the offsets to as many entries as the batch has rows, as accelerate's dispatcher does with streamed data: pass "
-    'accelerator_config={"dispatch_batches": False} to the TrainingArguments.'
+    "Something cut the offsets to as many entries as the batch has rows, as accelerate's dispatcher does with streamed data: "
+    'pass accelerator_config={"dispatch_batches": False} to the TrainingArguments.'
 )
 
 

@@ -83,6 +83,9 @@ class Truth:
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
+ONE_EACH = "one sample a row (a guess)"
+"""The source of a truth where nothing says what rows hold."""
+
 UNKNOWN = -200
 """A label of which nothing is known."""
 
@@ -278,10 +281,19 @@ def truth_of(
         pieces = np.stack([samples.cut(row) for row in ids]) if packed else np.zeros(ids.shape, np.int32)
         if (pieces > 0)[_valid(batch, ids)].mean() > 0.999:
             return Truth(pieces, "the samples and pieces of them, found in the rows", ends=marked)
+    if batch.get("seq_lengths") is not None:
+        return Truth(_from_lengths(_lists(batch["seq_lengths"]), ids.shape), "seq_lengths of the batch", ends=marked)
     stated = _from_cu(batch, ids)
     if stated is not None:
         return Truth(stated, "cu_seq_lens of the batch", ends=marked)
     return _guessed(batch, ids, marked, packed)
+
+
+def _lists(lengths: Any) -> Any:
+    """Return lengths of rows without the zeros that fill them up, whatever they come as."""
+    plain = lengths.tolist() if hasattr(lengths, "tolist") else list(lengths)
+    rows = plain if plain and isinstance(plain[0], (list, tuple)) else [plain]
+    return [[int(length) for length in row if int(length) > 0] for row in rows]
 
 
 def _guessed(batch: Mapping[str, Any], ids: npt.NDArray[np.int64], ends: frozenset[int], packed: bool) -> Truth:
@@ -305,7 +317,7 @@ def _guessed(batch: Mapping[str, Any], ids: npt.NDArray[np.int64], ends: frozens
         found = np.where(valid, np.cumsum(starts, axis=1), 0).astype(np.int32)
         return Truth(found, "ids that end a text (a guess)", guessed=True, ends=ends, padding_known=known)
     one = np.where(valid, 1, 0).astype(np.int32)
-    return Truth(one, "one sample a row (a guess)", guessed=True, ends=ends, padding_known=known)
+    return Truth(one, ONE_EACH, guessed=True, ends=ends, padding_known=known)
 
 
 def _valid(batch: Mapping[str, Any], ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

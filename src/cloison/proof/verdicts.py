@@ -68,7 +68,7 @@ def isolation_said(moved: Influence, coupled: str, place: Place | None, fix: str
         else f"repeats differ by {moved.noise:.1e} sigma: nothing below {moved.threshold:.1e} would show"
     )
     if cells == 0:
-        return Verdict("isolation", "exact", f"0 of {all_cells} cells moved: no sample sees another ({noise})", evidence), []
+        return Verdict("isolation", "exact", f"0 of {all_cells} cells moved (no sample sees another; {noise})", evidence), []
     evidence |= {"source": source, "destination": destination, "size": size, "control": coupled}
     if coupled:
         said = f"{cells} of {all_cells} cells moved by up to {size:.1e} sigma, no leak: {coupled}"

@@ -82,6 +82,7 @@ class Watch:
         self._inside: list[Any] = []
         self._calls: list[dict[str, Any]] = []
         self._modes: list[tuple[Any, bool]] = []
+        self._stand_ins: list[tuple[Any, Any]] = []
         self._seen: list[_Seen] = []
         self._report: VerifyReport | None = None
 
@@ -95,8 +96,8 @@ class Watch:
         return self._report
 
     def __enter__(self) -> Watch:
-        self._calls, self._modes, self._seen, self._report = [], [], [], None
-        context = recorded(self._model, self._calls, self._modes)
+        self._calls, self._modes, self._stand_ins, self._seen, self._report = [], [], [], [], None
+        context = recorded(self._model, self._calls, self._modes, self._stand_ins)
         context.__enter__()
         self._inside = [context, *_listening(self._site, self._seen)]
         return self
@@ -108,7 +109,7 @@ class Watch:
         for hook in hooks:
             hook.remove()
         if error is None:
-            self._audit.watched(self._model, self._calls, self._modes, self._reading)
+            self._audit.watched(self._model, self._calls, self._modes, self._stand_ins, self._reading)
         self._seen = []
 
     def _reading(self) -> Reading:
@@ -122,7 +123,9 @@ class Watch:
                 "No gradient reached the logits or the last hidden state.",
                 "Call loss.backward() inside the with block.",
             )
-        seen = reached[0]
+        ids = next((call["input_ids"] for call in self._calls if call.get("input_ids") is not None), None)
+        # Where other rows ran inside, what was returned has the index of the call.
+        seen = next((one for one in reached if ids is not None and one.value.shape[:2] == ids.shape), reached[0])
         grad = sum(seen.grads[1:], seen.grads[0])
         flat, values = grad.reshape(-1, grad.shape[-1]), seen.value.reshape(-1, grad.shape[-1])
         if seen.place != "hidden":
