@@ -84,10 +84,10 @@ def patience_units(held_units: int, held: int, units: int) -> Any:
 def _enter(item: int, octave: int, queues: Any) -> None:
     """Put ``item`` at the end of the queue of its octave."""
     head, tail, following, previous = queues
-    at = item % following.size
+    at = item & (following.size - 1)
     following[at], previous[at] = -1, tail[octave]
     if tail[octave] >= 0:
-        following[tail[octave] % following.size] = item
+        following[tail[octave] & (following.size - 1)] = item
     else:
         head[octave] = item
     tail[octave] = item
@@ -97,13 +97,13 @@ def _enter(item: int, octave: int, queues: Any) -> None:
 def _leave(item: int, octave: int, queues: Any) -> None:
     """Take ``item`` out of the queue of its octave."""
     head, tail, following, previous = queues
-    older, newer = previous[item % following.size], following[item % following.size]
+    older, newer = previous[item & (following.size - 1)], following[item & (following.size - 1)]
     if older >= 0:
-        following[older % following.size] = newer
+        following[older & (following.size - 1)] = newer
     else:
         head[octave] = newer
     if newer >= 0:
-        previous[newer % following.size] = older
+        previous[newer & (following.size - 1)] = older
     else:
         tail[octave] = older
 
@@ -123,42 +123,52 @@ def _picked(reach: Any, looked: int, total: int, cells: Any, candidates: Any, ou
 
 
 @njit(cache=True, nogil=True)
+def _fitting(item: int, room: int, classes: Any, following: Any) -> Any:
+    """Return the first from ``item`` on in its queue that fits ``room``, or -1."""
+    while item >= 0 and classes[item] > room:
+        item = following[item & (following.size - 1)]
+    return item
+
+
+@njit(cache=True, nogil=True)
+def _distance(item: int, start: int, places: Any) -> Any:
+    """Return how far ``item`` is from ``start``, in units; without an item, further than anything."""
+    return places[item & (places.size - 1)] - start if item >= 0 else np.int64(2**62)
+
+
+@njit(cache=True, nogil=True)
 def _search(
     classes: Any, places: Any, start: int, patience: int, room: int, units: int, most: int, queues: Any, work: Any
 ) -> Any:
     """Write the near set of at most ``most`` items that fills ``room`` well enough to ``work`` and return its size."""
     head, _, following, _ = queues
-    reach, cells, candidates, at, out = work
+    reach, cells, candidates, at, distances, out = work
     fineness = max(_octave(units) + 1 - CELLS, 0)
     steps = room >> fineness
     size = (steps >> 6) + 1
     longest, above = _octave(room), _octave(units)
     reach[0, :size] = np.uint64(0)
     reach[0, 0] = np.uint64(1)
-    at[: longest + 1] = head[: longest + 1]
+    for octave in range(longest + 1):
+        at[octave] = _fitting(head[octave], room, classes, following)
+        distances[octave] = _distance(at[octave], start - patience * (above - octave), places)
     looked = total = best = 0
     while looked < LOOKS:
-        nearest, chosen = np.int64(2**62), -1
-        for octave in range(longest + 1):
-            item = at[octave]
-            while item >= 0 and classes[item] > room:
-                item = following[item % following.size]
-            at[octave] = item
-            if item >= 0:
-                distance = places[item % places.size] - start + patience * (above - octave)
-                if distance < nearest:
-                    nearest, chosen = distance, octave
-        if chosen < 0:
-            break
+        chosen = 0
+        for octave in range(1, longest + 1):
+            if distances[octave] < distances[chosen]:
+                chosen = octave
         item = at[chosen]
-        at[chosen] = following[item % following.size]
+        if item < 0:
+            break
+        at[chosen] = _fitting(following[item & (following.size - 1)], room, classes, following)
+        distances[chosen] = _distance(at[chosen], start - patience * (above - chosen), places)
         cells[looked] = (classes[item] + (1 << fineness) - 1) >> fineness
         candidates[looked] = item
-        reach[looked + 1, :size] = reach[looked, :size]
         add_length(reach[looked], reach[looked + 1], cells[looked], size)
         total += cells[looked]
         looked += 1
-        worth = (places[item % places.size] - start + GRACE * units) // FINE
+        worth = (places[item & (places.size - 1)] - start + GRACE * units) // FINE
         if total + (worth >> fineness) >= steps:
             best = last(reach[looked], steps)
             if room - (best << fineness) <= worth:
@@ -174,14 +184,17 @@ def _search(
 def _fill_shard(classes: Any, units: int, ahead: int, window: int, limit: int) -> Any:
     """Return (the block of each item: int32 [items], -1 where it has no units; the number of blocks).
 
-    Pending items wait in queues, one for each octave of lengths, oldest first, in rings by their place modulo ``ahead``.
+    Pending items wait in queues, one for each octave of lengths, oldest first, in rings by the last bits of their place.
     """
     n, octaves = classes.size, _octave(units) + 1
-    ring = min(ahead, max(n, 1))
+    ring = 1
+    while ring < min(ahead, n):
+        ring *= 2
     queues = (np.full(octaves, -1), np.full(octaves, -1), np.full(ring, -1), np.full(ring, -1))
     places = np.zeros(ring, np.int64)  # of the first unit of each item in view
     reach = np.zeros((LOOKS + 1, (min(units, 1 << CELLS) >> 6) + 1), np.uint64)
-    work = (reach, np.zeros(LOOKS, np.int64), np.zeros(LOOKS, np.int64), np.full(octaves, -1), np.zeros(LOOKS, np.int64))
+    cells, candidates, found_items = np.zeros(LOOKS, np.int64), np.zeros(LOOKS, np.int64), np.zeros(LOOKS, np.int64)
+    work = (reach, cells, candidates, np.full(octaves, -1), np.zeros(octaves, np.int64), found_items)
     block = np.full(n, -1, np.int32)
     blocks = np.int32(0)
     oldest = entered = at = held = held_units = taken = start = choice = patience = 0
@@ -189,9 +202,9 @@ def _fill_shard(classes: Any, units: int, ahead: int, window: int, limit: int) -
     while True:
         while oldest < entered and (block[oldest] >= 0 or classes[oldest] == 0):
             oldest += 1
-        while entered < n and entered - oldest < ring and (entered == oldest or at - places[oldest % ring] < window):
+        while entered < n and entered - oldest < ahead and (entered == oldest or at - places[oldest & (ring - 1)] < window):
             c = classes[entered]
-            places[entered % ring] = at
+            places[entered & (ring - 1)] = at
             if c > 0:
                 _enter(entered, _octave(c), queues)
                 at += c
@@ -203,20 +216,20 @@ def _fill_shard(classes: Any, units: int, ahead: int, window: int, limit: int) -
         if taken == 0:
             if held == 0:
                 break
-            start = places[oldest % ring]
+            start = places[oldest & (ring - 1)]
             choice, patience = CHOICE * held_units // held, patience_units(held_units, held, units)
         found = 0
         if in_order:
             in_order = held > 0 and taken < limit and (taken == 0 or room - classes[oldest] >= choice)
             if in_order:
-                found, work[4][0] = 1, oldest
+                found, found_items[0] = 1, oldest
         if not in_order and held > 0 and room > 0 and taken < limit:
             found = _search(classes, places, start, patience, room, units, limit - taken, queues, work)
         if found == 0:
             blocks += np.int32(1)
             room, taken, in_order = units, 0, True
         for i in range(found):
-            item = work[4][i]
+            item = found_items[i]
             c = classes[item]
             _leave(item, _octave(c), queues)
             block[item] = blocks

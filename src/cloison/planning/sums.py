@@ -39,15 +39,15 @@ def last(bits: Any, member: int) -> Any:
 
 @njit(cache=True, nogil=True)
 def add_length(bits: Any, out: Any, length: int, size: int) -> None:
-    """Put into ``out`` what ``bits`` holds also ``length`` higher, over ``size`` words; the two are not one array."""
-    w, s = length >> 6, np.uint64(length & 63)
-    if w >= size:
-        return
+    """Let ``out`` be what ``bits`` holds and the same ``length`` higher, over ``size`` words; the two are not one array."""
+    w, s = min(length >> 6, size), np.uint64(length & 63)
+    for j in range(w):
+        out[j] = bits[j]
     if s == np.uint64(0):
         for j in range(w, size):
-            out[j] |= bits[j - w]
-    else:
+            out[j] = bits[j] | bits[j - w]
+    elif w < size:
         back = np.uint64(64) - s
-        out[w] |= bits[0] << s
+        out[w] = bits[w] | (bits[0] << s)
         for j in range(w + 1, size):
-            out[j] |= (bits[j - w] << s) | (bits[j - w - 1] >> back)
+            out[j] = bits[j] | (bits[j - w] << s) | (bits[j - w - 1] >> back)
