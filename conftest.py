@@ -28,7 +28,7 @@ pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()],
     patterns=["README.md", "docs/*.md", "docs/**/*.md"],
     # tests/test_recipes_apart.py runs them: jax and grain start threads while other tests fork, and MosaicML is elsewhere
-    excludes=[f"docs/recipes/{name}.md" for name in ("jax", "grain", "mosaicml")],
+    excludes=[f"docs/recipes/{name}.md" for name in ("jax", "grain", "mosaicml", "loaders")],
     path=str(Path(__file__).parent),
     setup=_enter,
     teardown=_leave,

@@ -199,7 +199,7 @@ for block in documents:
 file.close()
 """,
 }
-RECIPES = {"mds": "mosaicml"}
+RECIPES = {"mds": ("mosaicml", "loaders")}
 """Pages of the documentation that run in the environment of a library, and nowhere else."""
 
 IMPORTS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -294,9 +294,10 @@ def compare(name: str, python: Path, work: Path) -> list[str]:
     return wrong
 
 
-def run_recipe(name: str, python: Path | str, folder: Path, before: str = "") -> str:
-    """Run all the Python of a recipe in ``folder``, and return what it wrote to standard error where it failed, else ""."""
-    text = (HOME / "docs" / "recipes" / f"{name}.md").read_text(encoding="utf-8")
+def run_recipe(name: str, python: Path | str, folder: Path, before: str = "", until: str = "\0") -> str:
+    """Run the Python of a recipe in ``folder``, up to the words ``until``, and return what it wrote to standard error where it
+    failed, else ""."""
+    text = (HOME / "docs" / "recipes" / f"{name}.md").read_text(encoding="utf-8").partition(until)[0]
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert blocks
     (folder / "recipe.py").write_text("\n".join([before, *blocks]), encoding="utf-8")
@@ -323,9 +324,9 @@ def main() -> int:
             continue
         with tempfile.TemporaryDirectory(prefix="cloison-foreign-") as work:
             wrong = compare(name, python, Path(work))
-            if name in RECIPES:
-                (Path(work) / "recipe").mkdir()
-                wrong += filter(None, [run_recipe(RECIPES[name], python, Path(work) / "recipe", WITHOUT_PICTURES)])
+            for recipe in RECIPES.get(name, ()):
+                (Path(work) / recipe).mkdir()
+                wrong += filter(None, [run_recipe(recipe, python, Path(work) / recipe, WITHOUT_PICTURES)])
         print(f"{name:16}{'right' if not wrong else 'WRONG'}: {PACKAGES[name].split()[0]}", flush=True)
         for line in wrong:
             print(f"  {line}")

@@ -20,8 +20,14 @@ def test_the_recipe_runs(name: str, tmp_path: Path) -> None:
     assert run_recipe(name, sys.executable, tmp_path) == ""
 
 
-def test_the_recipe_of_mosaicml_runs(tmp_path: Path) -> None:
+def test_the_recipe_of_loaders_runs_as_far_as_there_are_libraries(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    assert run_recipe("loaders", sys.executable, tmp_path, until="## MosaicML Streaming") == ""
+
+
+@pytest.mark.parametrize("name", ["mosaicml", "loaders"])
+def test_the_recipe_of_mosaicml_runs(name: str, tmp_path: Path) -> None:
     python = HOME / ".foreign" / "mds" / "bin" / "python"  # as make foreign makes it
     if not (HOME / ".foreign" / "mds" / ".ready").is_file():
         pytest.skip("mosaicml-streaming needs older packages than the project has: make foreign ONLY=mds")
-    assert run_recipe("mosaicml", python, tmp_path, WITHOUT_PICTURES) == ""
+    assert run_recipe(name, python, tmp_path, WITHOUT_PICTURES) == ""
