@@ -6,8 +6,7 @@
 FOLDER holds wikipedia_bert_512.csv and squad_1_1_384.csv (seq_length,count). "alike" is the share of the variance of log length
 between blocks, beside its value under random assignment. With a tokenizer, real corpora are planned in the order they lie in:
 the sources of the standard library by folder, and the conversations of glaive_toolcall_en_demo.json, each also 20 times
-over; beside each stands what no plan can pass that keeps every sample in its window of 64 or 128 blocks of the order, fractions
-of blocks allowed: how far samples must travel for a given utilization.
+over: how full blocks are, and how far samples are from where they were.
 """
 
 from __future__ import annotations
@@ -23,9 +22,6 @@ import numpy as np
 
 import cloison
 from cloison.planning import compose
-from cloison.planning.best_fit import best_fit_patterns
-from cloison.planning.diving import as_columns
-from cloison.planning.linear_program import relax
 from cloison.planning.optimal import optimal_patterns
 
 
@@ -57,19 +53,6 @@ def corpora(tokenizer: Path, glaive: Path | None) -> Iterator[tuple[str, np.ndar
         rows = json.loads(glaive.read_text(encoding="utf-8"))
         texts = ["\n".join(str(turn["value"]) for turn in row["conversations"]) for row in rows]
         yield "glaive", np.array([len(row.ids) for row in encode(texts)], np.int64)
-
-
-def best_in_windows(lengths: np.ndarray, capacity: int, blocks: int) -> float:
-    """Return the utilization of windows of so many blocks of the order, each packed as well as its linear program allows."""
-    pieces = np.concatenate([np.diff(np.r_[0:length:capacity, length]) for length in lengths[lengths > 0]])
-    window = (np.cumsum(pieces) - 1) // (blocks * capacity)
-    needed = 0.0
-    for each in np.unique(window):
-        counts = np.bincount(pieces[window == each], minlength=capacity + 1)
-        rows = np.flatnonzero(counts)
-        start = as_columns(best_fit_patterns(counts, capacity), rows, capacity)
-        needed += max(relax(rows, counts[rows], capacity, start).amounts.sum(), rows @ counts[rows] / capacity)
-    return float(pieces.sum() / capacity / needed)
 
 
 def show_in_order(name: str, lengths: np.ndarray, capacity: int = 8192) -> None:
@@ -107,8 +90,6 @@ def main() -> None:
     if args.tokenizer is not None:
         for name, lengths in corpora(args.tokenizer, args.glaive):
             show_in_order(name, lengths)
-            found = (f"{best_in_windows(lengths, 8192, blocks):.3%} in windows of {blocks} blocks" for blocks in (64, 128))
-            print(f"{name:22} at best {', '.join(found)}")
             show_in_order(f"{name} x 20", np.tile(lengths, 20))
     if args.histograms is not None:
         for name, capacity in (("wikipedia_bert_512", 512), ("squad_1_1_384", 384)):
