@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from cloison.errors import InputError
+from cloison.exact.sharding import computed_in, is_sharded, own_class
 from cloison.exact.ways import RUNGS
 from cloison.spec import canonical_hash
 
@@ -102,9 +103,9 @@ def set_up(model: torch.nn.Module) -> dict[str, Any]:
     alive = vitals(model)
     versions = {"torch": str(torch.__version__)} | _versions(*(("transformers", *_KERNELS) if config is not None else _KERNELS))
     return {
-        "model": type(model).__name__,
+        "model": own_class(model).__name__,
         "config": canonical_hash(repr(sorted(plain.items(), key=lambda item: item[0]))),
-        "modules": canonical_hash([(name, type(module).__name__) for name, module in model.named_modules()]),
+        "modules": canonical_hash([(name, own_class(module).__name__) for name, module in model.named_modules()]),
         "shape": "" if plain else canonical_hash([repr(model), *((n, list(p.shape)) for n, p in model.named_parameters())]),
         "attention": alive.attention,
         "experts": alive.experts,
@@ -113,6 +114,7 @@ def set_up(model: torch.nn.Module) -> dict[str, Any]:
         "training": model.training,
         "checkpointing": alive.checkpointing,
         "compiled": alive.compiled,
+        "sharded": is_sharded(model),
         "versions": versions,
     }
 
@@ -137,7 +139,7 @@ class Vitals:
     Attributes:
         modules: a hash of the classes of all modules, in order.
         attention, experts: names of the implementations, "" where there are none.
-        dtype, device: of the first floating parameter.
+        dtype, device: of the first floating parameter, the dtype as the forward sees it.
         checkpointing: whether any layer recomputes in the backward.
         compiled: whether calls go to a compiled graph.
     """
@@ -157,10 +159,10 @@ def vitals(model: torch.nn.Module) -> Vitals:
     modules = list(model.modules())
     parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
     return Vitals(
-        hash(tuple(id(type(module)) for module in modules)),
+        hash(tuple(id(own_class(module)) for module in modules)),
         getattr(config, "_attn_implementation", None) or "",
         getattr(config, "_experts_implementation", None) or "",
-        "none" if parameter is None else str(parameter.dtype).removeprefix("torch."),
+        str(computed_in(model)).removeprefix("torch.").lower(),
         "cpu" if parameter is None else str(parameter.device),
         any(vars(module).get("gradient_checkpointing") is True for module in modules),
         compiled(model),

@@ -21,6 +21,7 @@ from cloison.exact.batches import PackedBatch
 from cloison.exact.boundaries import boundaries, is_boundaries
 from cloison.exact.layout import Layout, equal_lengths
 from cloison.exact.probe import Reference, packed_batch
+from cloison.exact.sharding import own_class
 from cloison.exact.signals import Signal, run_packed, way_of
 from cloison.exact.ways import Way
 from cloison.proof.coupling import has_experts, recording, replaying
@@ -107,7 +108,8 @@ def choice_of_base(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _class_of(module: torch.nn.Module) -> str:
-    return f"{type(module).__module__}.{type(module).__qualname__}"
+    kind = own_class(module)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 # ---------------------------------------------------------------------- where a leak enters
@@ -139,8 +141,8 @@ def _with_its_class(model: torch.nn.Module, place: str, names: list[str]) -> lis
     """Return ``names`` and every module of the class of ``place``; its parent's class where that is wrapped already."""
     modules = dict(model.named_modules())
     while place:
-        kind = type(modules[place])
-        same = [name for name, module in modules.items() if type(module) is kind]
+        kind = own_class(modules[place])
+        same = [name for name, module in modules.items() if own_class(module) is kind]
         takes_tokens = not kind.__module__.startswith("torch.nn")
         if takes_tokens and not set(same) <= set(names):
             inside = tuple(f"{name}." for name in same)

@@ -11,6 +11,8 @@ import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from cloison.errors import InputError
+from cloison.exact.sharding import is_sharded, own_class
 from cloison.proof.blocks import LONGEST_TOKENS
 from cloison.proof.limits import limits
 from cloison.proof.setup import FAILURES
@@ -50,6 +52,12 @@ def stand_in(model: torch.nn.Module, seed: int = 0, cut: bool = True) -> tuple[t
     made = twin_of(model, seed) if cut and needs_twin(model) else None
     if made is not None:
         return made
+    if is_sharded(model):
+        raise InputError(
+            "a sharded model is adapted by a twin of its configuration.",
+            f"None can be made of this {own_class(model).__name__}." if cut else "With blocks= there is no twin.",
+            "Call cloison.adapt(model) before fully_shard: the adapter runs on." if cut else "Leave blocks out.",
+        )
     if _precise(model) in (None, next(p.dtype for p in model.parameters() if p.is_floating_point())):
         return model, ""
     if sum(p.numel() for p in model.parameters()) > LARGEST_PARAMETERS:
@@ -74,6 +82,8 @@ def needs_twin(model: torch.nn.Module) -> bool:
     config = getattr(model, "config", None)
     if not hasattr(config, "get_text_config"):
         return False
+    if is_sharded(model):
+        return True
     large = sum(p.numel() for p in model.parameters()) > LARGEST_PARAMETERS
     return large or any(value * 2 + 3 > LONGEST_TOKENS for value in limits(config).values())
 
@@ -91,7 +101,7 @@ def twin_of(model: torch.nn.Module, seed: int = 0) -> tuple[torch.nn.Module, str
         _cut(text, layers or list(range(min(2, _depth(text)))))
         with torch.random.fork_rng(devices=[]), torch.device(parameter.device):
             torch.manual_seed(seed)
-            twin = type(inner)(config).to(_precise(model) or parameter.dtype)
+            twin: Any = own_class(inner)(config).to(_precise(model) or parameter.dtype)
     except FAILURES:  # what a configuration's own rules say to being cut
         return None
     livened(twin, seed)
