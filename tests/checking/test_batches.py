@@ -134,6 +134,37 @@ def test_a_planted_fault_is_named_and_nothing_else_is(index: int) -> None:
     assert {*report.kinds("error"), *report.kinds("warning")} == set(kinds), str(report)
 
 
+def left_padded() -> Batch:
+    """The rows of `wide`, padded on the left as preference trainers and generation have them."""
+    mask = torch.tensor([[0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]])
+    return {
+        "input_ids": torch.tensor([[0, 11, 12, 13, 14, 15], [0, 0, 31, 32, 33, 34]]),
+        "labels": torch.tensor([[-100, -100, 12, 13, 14, 15], [-100, -100, -100, 32, 33, 34]]),
+        "attention_mask": mask,
+        "position_ids": (mask.cumsum(1) - 1).clamp(min=0),
+        "use_cache": False,
+    }
+
+
+def test_padding_on_the_left_is_padding() -> None:
+    """Rows are read from their first token on, and places are told as they are in the batch."""
+    report = check_batch(left_padded(), seq_lengths=[[5], [4]])
+    assert not report.findings, str(report)
+    assert (report.counts["tokens"], report.counts["targets"], report.counts["segments"]) == (9, 7, 2)
+    wrong = left_padded()
+    wrong["labels"][1, 0] = 3
+    wrong["labels"][0, 4] = 7
+    found = {finding.kind: finding.where for finding in check_batch(wrong).findings}
+    assert set(found) == {"padding_trained", "wrong_token"}
+    assert (found["padding_trained"]["row"], found["padding_trained"]["position"]) == (1, 0)
+    assert (found["wrong_token"]["row"], found["wrong_token"]["position"]) == (0, 4)
+
+
+def test_offsets_without_a_segment_are_no_boundaries() -> None:
+    """What accelerate's dispatcher leaves of cu_seq_lens in a streamed batch of one row."""
+    assert check_batch(flat() | {"cu_seq_lens_q": torch.tensor([0])}).kinds("error") == ["lengths_disagree"]
+
+
 def test_a_batch_of_embeddings_alone_is_held_against_its_boundaries() -> None:
     """Everything but the ids is looked at, and that they were not is said."""
     batch = flat()

@@ -30,4 +30,6 @@ def test_two_ranks_share_one_verdict(tmp_path: Path) -> None:
     assert "leak" in [finding["kind"] for finding in first["gpt_oss"]["findings"]]
     assert "1 of 2 ranks" in next(v["summary"] for v in first["gpt_oss"]["verdicts"] if v["experiment"] == "isolation")
     assert first["guard"] == {"0": "exact", "2": "exact"}
+    assert first["dealt"] == []
+    assert first["not dealt"] == [["rows_repeated", "error"]]
     assert first["guard_cache"] == {"0": "leak", "2": "leak"}

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader
+from transformers import Trainer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -44,6 +46,23 @@ def guarded(output: Path, cache: bool) -> dict[int, str]:
     return {step: verdict.status for step, verdict in guard.verdicts.items()}
 
 
+class Same(Trainer):
+    """A trainer whose loader was never told how many ranks there are."""
+
+    def get_train_dataloader(self) -> DataLoader:
+        return DataLoader(self.train_dataset, batch_size=4, collate_fn=self.data_collator)
+
+
+def audited(output: Path, trainer_class: type[Trainer]) -> list[tuple[str, str]]:
+    """What an audit of data-parallel ranks finds."""
+    trainer = hf(output, "llama", flattening(), steps=1, trainer_class=trainer_class, ddp_backend="gloo")
+    audit = cloison.Audit()
+    trainer.add_callback(audit)
+    trainer.train()
+    assert audit.report is not None and audit.report["equality"].status == "exact"
+    return [(finding.kind, finding.severity) for finding in audit.report.findings if finding.severity != "note"]
+
+
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     rank, output = dist.get_rank(), Path(sys.argv[1])
@@ -53,6 +72,8 @@ if __name__ == "__main__":
         "gpt_oss": sharded("gpt_oss", [9] if rank == 0 else [3, 3, 6]),
         "guard": guarded(output, False),
         "guard_cache": guarded(output, True),
+        "dealt": audited(output, Trainer),
+        "not dealt": audited(output, Same),
     }
     (output / f"rank{rank}.json").write_text(json.dumps(said))
     dist.barrier()

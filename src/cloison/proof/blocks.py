@@ -29,7 +29,7 @@ def vocabulary(config: Any, size: int | None = None) -> npt.NDArray[np.int64]:
     """Return the ids to draw from: those of ``config`` without its special tokens (padding, ends, images, ...)."""
     plain = config.to_dict() if hasattr(config, "to_dict") else {}
     nested = plain.get("text_config") if isinstance(plain.get("text_config"), dict) else {}
-    found = size or plain.get("vocab_size") or (nested or {}).get("vocab_size") or 64
+    found = size or (nested or {}).get("vocab_size") or plain.get("vocab_size") or 64
     special: set[int] = {0, 1, 2, 3}
     for fields in (plain, nested or {}):
         for name, value in fields.items():

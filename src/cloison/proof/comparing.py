@@ -3,7 +3,7 @@ one more rounding."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,13 +18,16 @@ from cloison.segments import IGNORE
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
 __all__ = [
+    "BLUNT",
     "GRADIENT_MARGIN",
     "JITTER_MARGIN",
     "MARGIN",
     "Comparison",
+    "coarsest",
+    "computing",
     "gap",
     "has_losses",
     "jittered",
@@ -39,6 +42,9 @@ MARGIN = 3.0
 
 GRADIENT_MARGIN = 8.0
 """The same for parameter gradients, which are sums over all tokens, in another order."""
+
+BLUNT = 0.5
+"""Where rounding may move outputs by more standard deviations than this, a mismatch would not show: equality is not tested."""
 
 JITTER_MARGIN = 16.0
 """The same where the floor is the response to one rounding of the embeddings: every later operation rounds too."""
@@ -105,6 +111,26 @@ def rounding_of(dtype: torch.dtype) -> float:
     import torch
 
     return max(torch.finfo(dtype).eps / 2, 2.0**-24)
+
+
+@contextmanager
+def computing(module: nn.Module | None) -> Iterator[set[torch.dtype]]:
+    """Note in which dtypes the linear layers of ``module`` give what they compute: autocast is to be seen nowhere else."""
+    import torch
+
+    seen: set[torch.dtype] = set()
+    layers = [] if module is None else [inner for inner in module.modules() if isinstance(inner, torch.nn.Linear)]
+    hooks = [inner.register_forward_hook(lambda _, __, output: seen.add(output.dtype)) for inner in layers[:8]]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def coarsest(dtypes: Collection[torch.dtype], outputs: Tensor) -> float:
+    """Return the relative rounding of the coarsest of ``dtypes`` and that of ``outputs``."""
+    return max(rounding_of(dtype) for dtype in (*dtypes, outputs.dtype))
 
 
 def last_place(values: Tensor) -> float:

@@ -23,6 +23,8 @@ from cloison.proof.comparing import (
     JITTER_MARGIN,
     MARGIN,
     Comparison,
+    coarsest,
+    computing,
     gap,
     has_losses,
     jittered,
@@ -31,6 +33,7 @@ from cloison.proof.comparing import (
     token_losses,
 )
 from cloison.proof.isolation import scale_of
+from cloison.proof.keep import eager
 from cloison.proof.parameter_gradients import compare_gradients
 from cloison.proof.run import Outputs, Subject
 
@@ -70,6 +73,11 @@ class Equality:
     def equal(self) -> bool:
         """Whether every comparison is."""
         return all(comparison.equal for comparison in self.comparisons)
+
+    @property
+    def blunt(self) -> float:
+        """What rounding may do to the outputs at least, in standard deviations; above `BLUNT` nothing could be told."""
+        return min(c.allowed for c in self.comparisons if c.quantity not in ("loss per token", "parameter gradients"))
 
     @property
     def worst(self) -> Comparison:
@@ -113,13 +121,20 @@ def equality(
 
     notes: list[str] = []
     with torch.no_grad():
-        own = _runs(subject if packed else replace(subject, packs=False), blocks, run)
+        with computing(subject.module) as dtypes:
+            own = _runs(subject if packed else replace(subject, packs=False), blocks, run)
+        eps = coarsest(dtypes, own.alone)
         exact = None
         if twin is not None:
             try:
-                exact = _runs(twin, blocks, run)
-                if not torch.isfinite(own.alone).logical_not().logical_or(torch.isfinite(exact.alone)).all():
-                    raise InputError("the float64 copy must give numbers.", "It gives NaN where the model does not.")
+                with computing(twin.module) as fine:
+                    exact = _runs(twin, blocks, run)
+                for given, copied in ((own.alone, exact.alone), (own.packed, exact.packed)):
+                    if not torch.isfinite(given).logical_not().logical_or(torch.isfinite(copied)).all():
+                        raise InputError("the float64 copy must give numbers.", "It gives NaN where the model does not.")
+                low = sorted(str(dtype) for dtype in fine & {torch.bfloat16, torch.float16})
+                if low:
+                    raise InputError("the float64 copy must compute in float64.", f"Its layers give {low[0]} (autocast).")
             except (RuntimeError, ValueError, TypeError, NotImplementedError, CloisonError) as error:
                 notes.append(f"the float64 copy does not run ({_first_line(error)})")
                 twin = exact = None
@@ -132,13 +147,15 @@ def equality(
                 "Pass the module itself, with collate= and loss=.",
             )
         if exact is None:
-            rounding = _response(subject, blocks, run, own.alone)
+            rounding = _response(subject, blocks, run, own.alone, eps)
+            if rounding == 0.0:
+                raise InputError("what rounding does is measured at the embeddings.", "Rounding them moves nothing.")
             source = f"response to one rounding of the embeddings to {_dtype(own.alone)}"
             floor, margin = rounding, JITTER_MARGIN
         else:
             floor, margin = max(gap(own.alone, exact.alone), last_place(own.alone)), MARGIN
             if len(own.alone) < FEW_TOKENS:
-                floor = max(floor, _response(subject, blocks, run, exact.alone, rounding_of(own.alone.dtype)))
+                floor = max(floor, _response(subject, blocks, run, exact.alone, eps))
             source = f"error of the {_dtype(own.alone)} model alone against its float64 copy"
         pairs: list[tuple[str, Tensor, Tensor, float, float]] = [(own.kind, own.packed, reference, floor / scale, margin)]
         if own.hidden is not None:
@@ -150,14 +167,17 @@ def equality(
                 pairs.append(("hidden states", together, single, hidden_floor / scale_of(single), margin))
         if exact is not None and twin is not None and twin.packs:
             response = _response(twin, blocks, run, exact.alone)
-            pairs.append((f"{own.kind} (float64)", exact.packed, exact.alone, response / scale, JITTER_MARGIN))
+            if response == 0.0:
+                notes.append("the float64 copies packed and alone were not compared (rounding its embeddings moves nothing)")
+            else:
+                pairs.append((f"{own.kind} (float64)", exact.packed, exact.alone, response / scale, JITTER_MARGIN))
         comparisons = [_compare(*pair, blocks) for pair in pairs]
         losses = _losses(own, exact, blocks, floor)
         if losses is not None:
             comparisons.append(losses)
     if gradients and subject.module is not None:
         try:
-            comparisons.append(compare_gradients(subject, twin, blocks, run))
+            comparisons.append(compare_gradients(subject, twin, blocks, run, eps))
         except (RuntimeError, NotImplementedError, CloisonError) as error:
             notes.append(f"gradients were not compared ({_first_line(error)})")
     sharp = pairs[-1] if pairs[-1][0].endswith("(float64)") else pairs[0]
@@ -180,7 +200,7 @@ def twin_of(subject: Subject) -> Subject | None:
         return None
     try:
         double: Any = copy.deepcopy(module).double()
-    except (RuntimeError, TypeError, ValueError, NotImplementedError):
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, AssertionError):  # FSDP2 asserts that it is not copied
         return None
     config = getattr(double, "config", None)
     if getattr(config, "_experts_implementation", None) not in (None, "eager") and hasattr(
@@ -221,7 +241,7 @@ def _response(
     import torch
 
     eps = rounding_of(base.dtype) if relative is None else relative
-    with jittered(subject, eps):
+    with jittered(subject, eps), eager():
         moved = torch.cat([wrap(subject.run_alone)(block).logits for block in alone(blocks)])
     return gap(moved, base)
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from cloison.errors import FindingsError, InputError, require
-from cloison.proof.keep import kept
+from cloison.proof.keep import eager, kept
 from cloison.proof.live import isolate, live_setup
 from cloison.proof.ranks import Lockstep, gathered, world
 from cloison.proof.report import Verdict
 from cloison.proof.setup import FAILURES
 from cloison.proof.stand_ins import put_on
-from cloison.proof.step import eager, recorded
+from cloison.proof.step import recorded
 from cloison.proof.substitution import core, sites
 from cloison.proof.trainers import known_of_trainer, trainer_of
 from cloison.proof.truth import truth_of

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Kept", "dropout_of", "kept", "seeded"]
+__all__ = ["Kept", "dropout_of", "eager", "kept", "seeded"]
 
 COPIED_PARAMETERS = 64_000_000
 """Weights are copied, so that a forward which changes them can be undone, up to this many; above, a change is only noticed."""
@@ -52,6 +52,14 @@ def dropout_of(module: nn.Module | None) -> float:
             if name.endswith(_NOISE_WORDS) and "classifier" not in name and isinstance(value, (int, float)):
                 rates.append(float(value))
     return max(rates, default=0.0)
+
+
+def eager() -> Any:
+    """Return a context in which compiled models run as they are written: hooks and compiled graphs do not mix."""
+    import torch
+
+    stance = getattr(torch.compiler, "set_stance", None)
+    return nullcontext() if stance is None else stance("force_eager")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from cloison.blocks import Block
 from cloison.errors import InputError
 from cloison.findings import Finding
 from cloison.proof.blocks import alone, bounds
-from cloison.proof.comparing import JITTER_MARGIN, jittered, last_place, rounding_of
+from cloison.proof.comparing import JITTER_MARGIN, coarsest, computing, jittered, last_place
 from cloison.proof.coupling import has_experts
 from cloison.proof.isolation import moves, scale_of
 from cloison.proof.report import Verdict
@@ -27,8 +27,7 @@ from cloison.proof.setup import Setup
 from cloison.proof.truth import Truth
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
+    from torch import Tensor
 
 __all__ = ["live_equality"]
 
@@ -67,12 +66,12 @@ def live_equality(setup: Setup, truth: Truth, call: Mapping[str, Any]) -> tuple[
         return Verdict("equality", "not tested", why), []
     chosen = _chosen(setup.blocks)
     singles = alone(setup.blocks)
-    with torch.no_grad(), _still(setup), _computing(setup.subject.module) as dtypes:
+    with torch.no_grad(), _still(setup), computing(setup.subject.module) as dtypes:
         packed = setup.logits(setup.blocks)
         own = {segment: _alone(setup, singles[segment]) for segment in chosen}
-        if setup.subject.module is not None and has_experts(setup.subject.module) and _coarsest(dtypes, packed) > 1e-6:
+        if setup.subject.module is not None and has_experts(setup.subject.module) and coarsest(dtypes, packed) > 1e-6:
             return Verdict("equality", "not tested", "in this precision rounding alone sends tokens to other experts"), []
-        with jittered(setup.subject, _coarsest(dtypes, packed)):
+        with jittered(setup.subject, coarsest(dtypes, packed)):
             rounded = {segment: _alone(setup, singles[segment]) for segment in chosen}
         scale = scale_of(packed)
         floor = max(_gap(rounded[segment], own[segment]) for segment in chosen)
@@ -130,25 +129,6 @@ def _still(setup: Setup) -> Iterator[None]:
     finally:
         for inner, training in modes:
             inner.training = training
-
-
-@contextmanager
-def _computing(module: nn.Module | None) -> Iterator[set[torch.dtype]]:
-    """Note in which dtypes the linear layers of ``module`` give what they compute: autocast is to be seen nowhere else."""
-    import torch
-
-    seen: set[torch.dtype] = set()
-    layers = [] if module is None else [inner for inner in module.modules() if isinstance(inner, torch.nn.Linear)]
-    hooks = [inner.register_forward_hook(lambda _, __, output: seen.add(output.dtype)) for inner in layers[:8]]
-    try:
-        yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _coarsest(dtypes: set[torch.dtype], outputs: Tensor) -> float:
-    return max(rounding_of(dtype) for dtype in (*dtypes, outputs.dtype))
 
 
 def _alone(setup: Setup, sample: Block, position_ids: npt.NDArray[np.int64] | None = None) -> Tensor:

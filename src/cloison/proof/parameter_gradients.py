@@ -20,10 +20,10 @@ from cloison.proof.comparing import (
     gap,
     has_losses,
     jittered,
-    rounding_of,
     signed_sum,
     token_losses,
 )
+from cloison.proof.keep import eager
 from cloison.proof.run import Subject
 
 if TYPE_CHECKING:
@@ -40,11 +40,13 @@ _SKETCH = 4093
 """Numbers a parameter's gradient is projected to, a prime, so that no width of a layer folds onto itself."""
 
 
-def compare_gradients(subject: Subject, twin: Subject | None, blocks: Sequence[Block], wrap: Callable[..., Any]) -> Comparison:
+def compare_gradients(
+    subject: Subject, twin: Subject | None, blocks: Sequence[Block], wrap: Callable[..., Any], relative: float
+) -> Comparison:
     """Return the Comparison of the gradients of the summed loss (or outputs), each parameter in units of its largest.
 
     A parameter whose gradient is zero but for rounding (a bias before a softmax) is measured against the median of the others.
-    Without a twin the floor is what one rounding of the embeddings does to the gradients.
+    Without a twin the floor is what one rounding of the embeddings, of size ``relative``, does to the gradients.
 
     Raises:
         InputError: no parameter that wants a gradient.
@@ -67,8 +69,7 @@ def compare_gradients(subject: Subject, twin: Subject | None, blocks: Sequence[B
     if twin is not None:
         reference, other, margin = single(twin), own, GRADIENT_MARGIN
     else:
-        dtype = next(iter(own.values())).dtype if whole else next(module.parameters()).dtype
-        with jittered(subject, rounding_of(dtype)):
+        with jittered(subject, relative), eager():
             other = single(subject)
         reference, margin = own, JITTER_MARGIN
     largest = {name: float(gradient.abs().max()) for name, gradient in reference.items() if gradient.numel()}
@@ -90,7 +91,7 @@ def _summed(subject: Subject, forwards: Iterable[Tensor], parts: list[list[Block
     if not named:
         raise InputError("gradients need a parameter that wants one.", "All are frozen.", "Unfreeze one, or skip gradients.")
     total: Gradients = {name: (torch.zeros_like(p) if whole else _sketch(torch.zeros_like(p))) for name, p in named.items()}
-    every, first = [block for part in parts for block in part], 0
+    every, first, reached = [block for part in parts for block in part], 0, False
     with torch.enable_grad():
         for outputs, part in zip(forwards, parts, strict=True):
             trained, start = has_losses(outputs.shape[-1], every), first
@@ -101,7 +102,12 @@ def _summed(subject: Subject, forwards: Iterable[Tensor], parts: list[list[Block
             found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
             for name, gradient in zip(named, found, strict=True):
                 if gradient is not None:
+                    reached = True
                     total[name] += gradient if whole else _sketch(gradient)
+    if not reached:
+        raise InputError(
+            "gradients must reach a parameter.", "None did: something keeps them (FSDP2).", "Verify before it is sharded."
+        )
     return total
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from cloison.findings import Finding
 from cloison.proof import verdicts as say
 from cloison.proof.certificate import certificate
 from cloison.proof.fit import NOTHING
-from cloison.proof.keep import Kept, dropout_of, kept
+from cloison.proof.keep import Kept, dropout_of, eager, kept
 from cloison.proof.live import Isolated, isolate, live_setup
 from cloison.proof.ranks import Lockstep, gathered, world
 from cloison.proof.repeated import digests, repeated_rows, replicated
@@ -32,7 +32,7 @@ from cloison.proof.throughput import Throughput, counted
 from cloison.proof.truth import ONE_EACH, SampleIndex, Truth, batch_rows, truth_of
 from cloison.proof.weights import Claim, StepWeights, weigh, weights_verdict
 
-__all__ = ["Known", "StepAudit", "eager", "recorded", "targets_verdict"]
+__all__ = ["Known", "StepAudit", "recorded", "targets_verdict"]
 
 _BOUNDARY_KINDS = (
     "boundaries_disagree",
@@ -258,14 +258,6 @@ class _Share:
     counts: Throughput
     form: str
     rows: dict[str, int]
-
-
-def eager() -> Any:
-    """Return a context in which compiled models run as they are written: hooks and compiled graphs do not mix."""
-    import torch
-
-    stance = getattr(torch.compiler, "set_stance", None)
-    return nullcontext() if stance is None else stance("force_eager")
 
 
 @contextmanager

@@ -85,16 +85,28 @@ def sites(model: Any) -> Site:
     import torch
 
     top = core(model)
-    base = getattr(top, "base_model", None)
-    base = base if isinstance(base, torch.nn.Module) and base is not top else None
+    # A wrapper of the user's own says nothing of the model inside it.
+    named = top if hasattr(top, "get_output_embeddings") else _only_named(top)
+    base = getattr(named, "base_model", None)
+    base = base if isinstance(base, torch.nn.Module) and base is not named else None
     head = None
-    get: Any = getattr(top, "get_output_embeddings", None)
+    get: Any = getattr(named, "get_output_embeddings", None)
     if get is not None:
         try:
             head = get()
         except (NotImplementedError, AttributeError):
             head = None
     return Site(top, base, head if isinstance(head, torch.nn.Module) else None)
+
+
+def _only_named(top: nn.Module) -> nn.Module:
+    """Return the one outermost module inside ``top`` that names its head, or ``top`` where there is none, or several."""
+    found: list[tuple[str, nn.Module]] = []
+    for name, inner in top.named_modules():
+        outer = any(name.startswith(f"{other}.") for other, _ in found)
+        if not outer and hasattr(inner, "get_output_embeddings"):
+            found.append((name, inner))
+    return found[0][1] if len(found) == 1 else top
 
 
 @contextmanager

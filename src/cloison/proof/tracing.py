@@ -131,7 +131,7 @@ def _nature(name: str, module: nn.Module, reach: int, root: nn.Module) -> Nature
         return "batch statistics" if module.training else "unknown"
     leaf = name.rsplit(".", 1)[-1].lower()
     kind = type(module).__name__.lower()
-    if not any(True for _ in module.children()) and is_linear(module):
+    if is_linear(module) and all("pack" in f"{name}{type(part).__name__}".lower() for name, part in module.named_children()):
         return "rounding"
     if "norm" in kind and "att" not in kind:
         return "statistics over the row"

@@ -8,6 +8,7 @@ import numpy as np
 
 from cloison.errors import CloisonError
 from cloison.findings import Finding
+from cloison.proof.comparing import BLUNT
 from cloison.proof.equality import Equality
 from cloison.proof.isolation import Ahead, Influence
 from cloison.proof.keep import Kept
@@ -148,6 +149,9 @@ def equality_said(equal: Equality, mismatch: Mismatch | None, leaks: bool, coupl
     }
     evidence: dict[str, Any] = {"comparisons": numbers, "floor": equal.floor_source, "notes": list(equal.notes)}
     worst = equal.worst
+    if equal.equal and equal.blunt > BLUNT:
+        said = f"rounding alone may move these outputs by {equal.blunt:.2g} sigma in this precision: a mismatch would not show"
+        return Verdict("equality", "not tested", said, evidence), []
     if equal.equal:
         untested = f"; not tested: {'; '.join(equal.notes)}" if equal.notes else ""
         names = list(dict.fromkeys(c.quantity.removesuffix(" (float64)") for c in equal.comparisons))

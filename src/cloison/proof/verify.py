@@ -15,6 +15,7 @@ from cloison.findings import Finding
 from cloison.proof import verdicts as say
 from cloison.proof.blocks import lengths_of, synthetic, vocabulary
 from cloison.proof.certificate import certificate
+from cloison.proof.comparing import BLUNT
 from cloison.proof.equality import Equality, equality, twin_of
 from cloison.proof.gradients import gradient_influence
 from cloison.proof.isolation import Ahead, Influence, influence, look_ahead
@@ -234,7 +235,8 @@ def _mend(setup: Setup, equal: Any) -> str:
     kind = equal.comparisons[0].quantity
     allowed = max(comparison.allowed for comparison in equal.comparisons if comparison.quantity.startswith(kind))
     said, exact = remedy(setup.subject, setup.blocks, setup.ids, equal.reference, allowed, setup.seed, setup.wrap)
-    return f"{said} (Tried here: exact.)" if exact else said
+    tried = "exact" if allowed <= BLUNT else "no sample sees another"
+    return f"{said} (Tried here: {tried}.)" if exact else said
 
 
 def _batch(setup: Setup) -> Mapping[str, Any] | None:
