@@ -50,7 +50,7 @@ def read_batch(keywords: Mapping[str, Any], *, shifts: bool = True) -> PackedBat
     ``shifts``: whether a label is predicted by the token before it, so that the first of a segment can have none.
 
     Raises:
-        InputError: no boundaries, or ids that are not [B, T].
+        InputError: no boundaries, ids that are not [B, T], or a tensor that is not of tokens (``pixel_values`` and such).
         BoundaryError: lengths that do not cover the tokens, two keywords that disagree, or a target across a boundary.
     """
     rest = {name: value for name, value in keywords.items() if name not in _IGNORED and value is not None}
@@ -95,7 +95,9 @@ def read_batch(keywords: Mapping[str, Any], *, shifts: bool = True) -> PackedBat
         )
     labels = rest.pop("labels", None)
     _check_labels(labels, input_ids, segments, shifts)
-    return PackedBatch(input_ids, segments, labels, rest.pop("loss_weights", None), MappingProxyType(rest))
+    weights = rest.pop("loss_weights", None)
+    _check_index(rest, rows, width)
+    return PackedBatch(input_ids, segments, labels, weights, MappingProxyType(rest))
 
 
 def _stated(rest: dict[str, Any], rows: int, width: int) -> dict[str, Segments]:
@@ -189,6 +191,17 @@ def _check_labels(labels: Any, input_ids: Any, segments: Segments, shifts: bool)
             "the first token of a segment, and padding, are no targets.",
             f"labels[{row}, {place}] is {int(flat[row, place])} ({int(wrong.sum())} such).",
             "Set them to -100: nothing inside the sample predicts them.",
+        )
+
+
+def _check_index(rest: Mapping[str, Any], rows: int, width: int) -> None:
+    """Raise an InputError where a tensor comes along that is not of tokens: images and sounds, encoders' states."""
+    others = [name for name, v in rest.items() if getattr(v, "ndim", 0) and tuple(v.shape[:2]) != (rows, width)]
+    if others:
+        raise InputError(
+            f"an adapter runs tokens: tensors beside input_ids have their index, [{rows}, {width}].",
+            f"{', '.join(f'{name} is {list(rest[name].shape)}' for name in others)}: the proof is of text alone.",
+            "Leave it out where samples are text; run samples with images or sounds unpacked, on adapter.model.",
         )
 
 

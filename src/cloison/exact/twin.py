@@ -30,6 +30,7 @@ SHORT_TOKENS = 16
 """What windows, chunks and scaling limits become."""
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_TOWER_DEPTHS = ("num_hidden_layers", "depth", "num_layers", "encoder_layers")
 _LIMITS = (
     "sliding_window",
     "sliding_window_size",
@@ -90,6 +91,18 @@ def needs_twin(model: torch.nn.Module) -> bool:
 
 def twin_of(model: torch.nn.Module, seed: int = 0) -> tuple[torch.nn.Module, str] | None:
     """Return (twin, what it is), or None where the class cannot be built from a cut configuration."""
+    twin = _built(model, seed, towers=True) or _built(model, seed, towers=False)
+    if twin is None:
+        return None
+    livened(twin, seed)
+    for module in twin.modules():
+        module.training = model.training
+    depth = _depth(getattr(twin, "config").get_text_config(decoder=True))  # noqa: B009 - no attribute of every module
+    return twin, f"chosen on a twin of {depth} layers, {sum(p.numel() for p in twin.parameters()):,} parameters"
+
+
+def _built(model: torch.nn.Module, seed: int, towers: bool) -> Any:
+    """Return a model of the cut configuration of ``model``, with ``towers`` those of images and sounds cut too, or None."""
     import torch
 
     inner = _unwrapped(model)
@@ -99,16 +112,13 @@ def twin_of(model: torch.nn.Module, seed: int = 0) -> tuple[torch.nn.Module, str
     parameter = next(p for p in model.parameters() if p.is_floating_point())
     try:
         _cut(text, layers or list(range(min(2, _depth(text)))))
+        if towers:
+            _cut_towers(config, text)
         with torch.random.fork_rng(devices=[]), torch.device(parameter.device):
             torch.manual_seed(seed)
-            twin: Any = own_class(inner)(config).to(_precise(model) or parameter.dtype)
+            return own_class(inner)(config).to(_precise(model) or parameter.dtype)
     except FAILURES:  # what a configuration's own rules say to being cut
         return None
-    livened(twin, seed)
-    for module in twin.modules():
-        module.training = model.training
-    depth = _depth(text)
-    return twin, f"chosen on a twin of {depth} layers, {sum(p.numel() for p in twin.parameters()):,} parameters"
 
 
 def _unwrapped(model: torch.nn.Module) -> Any:
@@ -142,6 +152,15 @@ def _cut(config: Any, layers: list[int]) -> None:
         config.max_position_embeddings = SHORT_TOKENS
     if isinstance(rope, dict) and isinstance(rope.get("original_max_position_embeddings"), int):
         _try(config, "rope_parameters", {**rope, "original_max_position_embeddings": SHORT_TOKENS})
+
+
+def _cut_towers(config: Any, text: Any) -> None:
+    """Leave one layer in what reads images and sounds: text does not go through it."""
+    for name in getattr(config, "sub_configs", ()):
+        tower = getattr(config, name, None)
+        for field in _TOWER_DEPTHS if tower is not None and tower is not text else ():
+            if isinstance(getattr(tower, field, None), int) and getattr(tower, field) > 1:
+                _try(tower, field, 1)
 
 
 def _try(config: Any, name: str, value: Any) -> None:
