@@ -92,9 +92,7 @@ def main() -> None:
         packed = pack(folder / "samples.parquet", folder / "packed", PackSpec(CAPACITY))
         held = sum(shard.size_bytes for shard in packed.manifest.shards)
         print(f"{tokens:,} tokens in {len(packed):,} blocks of {CAPACITY:,}, {held / 1e6:,.0f} MB on disk")
-        print(
-            f"{'':16}{'written':>9}{'export':>9} {'cpu':>6}{'copy':>9} {'cpu':>6}{'multiple':>10}   pyarrow: decode + encode"
-        )
+        print(f"{'':16}{'written':>9}{'export':>9} {'cpu':>6}{'copy':>9} {'cpu':>6}{'multiple':>10}   pyarrow: decode + encode")
         for to in args.to:
             ours, theirs, reads, writes = [], [], [], [Took(0, 0)]
             lose = [name for name in ("labels", "blocks", "boundaries") if name not in TARGETS[to].holds]
