@@ -59,10 +59,10 @@ def narrow(kind: str) -> tuple[np.ndarray, int]:
 
 
 @pytest.mark.parametrize("kind", ["uniform", "unimodal", "questions"])
-def test_mixed_is_as_tight_as_the_best_and_as_mixed_as_a_random_draw_where_a_look_ahead_is_not_tight(kind: str) -> None:
+def test_mixed_is_as_tight_as_the_best_and_as_mixed_as_a_random_draw_on_narrow_lengths(kind: str) -> None:
     lengths, capacity = narrow(kind)
-    mixed, optimal, ahead = (cloison.plan(lengths, capacity, policy=p) for p in ("mixed", "optimal", "look_ahead"))
-    assert mixed.utilization >= optimal.utilization * 0.998 > ahead.utilization
+    mixed, optimal = (cloison.plan(lengths, capacity, policy=p) for p in ("mixed", "optimal"))
+    assert mixed.utilization >= optimal.utilization * 0.998
     off, tight = (abs(p.composition.length_variance_share - p.composition.random_variance_share) for p in (mixed, optimal))
     assert off <= 0.06 and off < tight
     assert np.array_equal(np.sort(mixed.sample_ids), np.arange(lengths.size))

@@ -26,14 +26,11 @@ from cloison.planning.exact_fill import exact_fill_patterns
 from cloison.planning.linear_program import Relaxation, distinct, relax
 from cloison.planning.patterns import Patterns
 
-__all__ = ["Mix", "as_columns", "dived", "fitting"]
+__all__ = ["as_columns", "dived"]
 
 _DEPTH = 40
 _WORK = 30_000_000  # simplex iterations x rows
 _FEW = 0.1
-
-Mix = Callable[[Relaxation, npt.NDArray[np.int64], Any, npt.NDArray[np.int64]], Relaxation]
-"""Exchanges the amounts of a program: its answer, the counts that it covers, the columns taken already, and how often."""
 
 
 @njit(cache=True, nogil=True)
@@ -77,7 +74,6 @@ def dived(
     bound: int,
     until: float | None,
     prune: bool,
-    mix: Mix | None = None,
 ) -> Patterns:
     """Return the best of ``best`` and the roundings of ``relaxed`` at each depth, fixing fractions over ``threshold``.
 
@@ -116,7 +112,7 @@ def dived(
         left = np.zeros(units + 1, np.int64)
         left[lengths[rows]] = rest[rows]
         ways = [make(left, units, max_segments) for make in (best_fit_patterns, exact_fill_patterns)]
-        pool = [columns[:, fitting(columns, rest)][rows], *(as_columns(way, lengths[rows], units) for way in ways)]
+        pool = [columns[:, _fitting(columns, rest)][rows], *(as_columns(way, lengths[rows], units) for way in ways)]
         enough = best.num_blocks - int(times.sum()) if prune else np.inf
         relaxed = relax(lengths[rows], rest[rows], units, distinct(pool), max_segments, until, enough, prices[rows])
         spent += relaxed.iterations * rows.size
@@ -126,13 +122,11 @@ def dived(
         full = relaxed.columns
         full = sparse.csc_matrix((full.data, rows[full.indices], full.indptr), shape=(lengths.size, full.shape[1]))
         relaxed = Relaxation(full, relaxed.amounts, relaxed.bound, prices, relaxed.iterations)
-        if mix is not None:
-            relaxed = mix(relaxed, rest, chosen, times)
     assert best is not None  # each depth completes a plan
     return best
 
 
-def fitting(columns: Any, rest: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _fitting(columns: Any, rest: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the numbers of the columns of which ``rest`` still has what a block holds."""
     if not columns.shape[1]:
         return np.zeros(0, np.int64)

@@ -1,15 +1,16 @@
 """mixed: as tight as may be while as mixed as a random draw.
 
 Tight plans put like with like. How much is one number, the share of the variance of log length that lies between blocks, beside
-what a random assignment gives (see `composition`). The plan of `optimal` is mixed again without another block (`remix`); where
-that leaves the share more than `NEARBY` from random, because full blocks allow no other, a linear program gives up to 0.15 % of
-the blocks for it (`mixing`), and the nearer of the two is kept. Samples of a length are dealt to its places at random, and
-blocks are shuffled.
+what a random assignment gives (see `composition`). A plan of few blocks is dealt again, a few blocks at a time (`remix`), and
+none is lost. For many, where that is slow, and where full blocks allow no other share, the linear program has it as one more
+row (`mixing`), for which it may give up to 0.17 % of the blocks; the nearer of the two is kept. Samples of a length are dealt
+to its places at random, and blocks are shuffled.
 
 Where a look-ahead is tight by itself (heavy tails: short samples fill every block), it is taken: it is mixed by construction.
 
-What it gives up: up to 0.15 % of the blocks against the best known. Cost: that of `optimal` and about 10 microseconds a block;
-where the program has to mix, two to three times as long. Figures for each distribution: `benchmarks/planning_quality.py`.
+What it gives up: up to 0.19 % of the blocks against the best known; and plans of fewer than 530 blocks, which can give none,
+may stay further from random where few samples fill a block. Cost: that of `optimal`, and 1 to 3 seconds whatever the number
+of samples. Figures for each distribution: `benchmarks/planning_quality.py`.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.planning.bounds import lower_bound
-from cloison.planning.diving import Mix
 from cloison.planning.items import Items
 from cloison.planning.look_ahead import look_ahead_blocks
-from cloison.planning.mixing import harvested, mixer_of
-from cloison.planning.optimal import optimal_patterns, search
+from cloison.planning.mixing import mixed_relaxation
+from cloison.planning.optimal import optimal_patterns
 from cloison.planning.patterns import Patterns, fill
+from cloison.planning.program import program_of, rounded
 from cloison.planning.remix import remixed
 
 __all__ = ["AHEAD", "mixed_blocks", "variance_excess"]
@@ -57,17 +58,13 @@ def mixed_blocks(
     if offsets.size - 1 <= best.num_blocks * (1 + NEAR):
         return offsets, ids, None, bound, name
     patterns = remixed(best, items.units, max_segments, seed)
-    if abs(variance_excess(patterns)) > NEARBY and (until is None or perf_counter() < until):
-        harvest = harvested(items, offsets, ids)
-
-        def mixer(counts: npt.NDArray[np.int64], lengths: npt.NDArray[np.float64], begun: Any) -> Mix:
-            return mixer_of(counts, lengths, begun, harvest, items.units, until)
-
-        given, _, _ = search(items.counts, items.units, max_segments, until, None, mixer)
+    most = int(best.num_blocks * (1 + MOST_GIVEN))
+    if abs(variance_excess(patterns)) > NEARBY and most > best.num_blocks and (until is None or perf_counter() < until):
+        program = program_of(items.counts, items.units, max_segments, until)
+        relaxed = mixed_relaxation(program, until)
+        given = rounded(program, relaxed, None, until)
         given = remixed(given, items.units, max_segments, seed)
-        if given.num_blocks <= best.num_blocks * (1 + MOST_GIVEN) and abs(variance_excess(given)) < abs(
-            variance_excess(patterns)
-        ):
+        if given.num_blocks <= most and abs(variance_excess(given)) < abs(variance_excess(patterns)):
             patterns = given
     return *fill(patterns, items, seed, shuffled), patterns, bound, name
 

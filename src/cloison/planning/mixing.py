@@ -1,90 +1,125 @@
 """mixing: the linear program of packing with one more row, which keeps the variance between blocks near that of a random deal.
 
 How much a plan puts like with like is one number, the share of the variance of log length that lies between blocks, and it is a
-sum over blocks: a block of n segments adds (sum of deviations from the mean log length)^2 / n. So in the linear program of
-`linear_program`, where a plan is an amount of each pattern, it is one more row, over the columns of the plain program, over
-those of best-fit (like with like), and over patterns that a look-ahead over the shuffled order happens to form (many different
-pairings). `GIVEN` of the blocks may be given for it: where few lengths fill a block, full blocks are more alike than random
-ones, and only these few that are not full bring the share up (uniform on a fifth to half of the capacity: from 0.23 to 0.30 of
-0.37 at random; giving nothing, 0.23 is all there is).
+sum over blocks: a block of n segments whose logs deviate from the mean by s in all adds s^2 / n. So in the linear program of
+`linear_program`, where a plan is an amount of each pattern, it is one more row, and new patterns are priced for it:
 
-Cost: one program more at each depth of `diving`.
+- where the share is to rise, s^2 / n is the largest of 2 t s - n t^2 over all t, and for one t this is a sum over segments: so
+  a knapsack for each of some t finds the patterns that lead on;
+- where it is to fall, that does not hold (least, not largest). But patterns of nearly equal price are plenty there, and those
+  of long and short among them are found at prices with a little noise.
+
+`GIVEN` of the blocks may be given for it: where few lengths fill a block, full blocks are more alike than random ones, and only
+those few that are not full bring the share up (uniform on a fifth to half of the capacity: from 0.23 to 0.31 of 0.35 at random;
+giving nothing, 0.23 is all there is).
+
+Cost: one to four linear programs, 0.1 to 2 s, whatever the number of samples.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cloison.errors import require
-from cloison.planning.diving import Mix, fitting
-from cloison.planning.items import Items
-from cloison.planning.linear_program import Relaxation, amounts_within, distinct
+from cloison.planning.bijection import derive, permutation
+from cloison.planning.linear_program import PRICE, Relaxation, distinct, limits
+from cloison.planning.pricing import priced
+from cloison.planning.program import Program
 
-__all__ = ["GIVEN", "harvested", "mixer_of"]
+__all__ = ["GIVEN", "mixed_relaxation"]
 
 SLACK = 0.03
 """How far from the random one the program lets the variance share be."""
 
-GIVEN = 0.0014
+GIVEN = 0.0017
 """Share of the blocks that it may give for that."""
 
-_HARVEST = 20_000
+_ROUNDS = 4
+_TANGENTS = 9
+_NOISES = 6
+_NOISE = 0.002
+_FEW = 1e-5
+_FRESH = 2  # new columns a row and round
 
 
-def harvested(items: Items, offsets: npt.NDArray[np.int64], ids: npt.NDArray[Any]) -> list[npt.NDArray[np.int32]]:
-    """Return the classes of some full blocks of a look-ahead, evenly from all of them."""
-    blocks = offsets.size - 1
-    chosen = np.unique(np.linspace(0, blocks - 1, min(2 * _HARVEST, blocks)).astype(np.int64))
-    classes = [items.classes_of(ids[offsets[b] : offsets[b + 1]]) for b in chosen]
-    return [block for block in classes if block.sum() >= items.units * 0.998][:_HARVEST]
-
-
-def mixer_of(
-    counts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.float64],
-    begun: Any,
-    harvest: list[npt.NDArray[np.int32]],
-    units: int,
-    until: float | None,
-) -> Mix:
-    """Return what exchanges amounts for those of the program that bounds the variance between all blocks, taken ones too."""
-    sparse = require("scipy.sparse", "optimal")
-    others = begun
-    if harvest:
-        rows = np.searchsorted(lengths + 1e-6, np.concatenate(harvest)).astype(np.int32)
-        pointers = np.concatenate([[0], np.cumsum([block.size for block in harvest])])
-        found = sparse.csc_matrix((np.ones(rows.size), rows, pointers), shape=(lengths.size, len(harvest)))
-        found.sum_duplicates()
-        held = found.T @ lengths <= units + 1e-6  # on a grid, lengths are rounded up
-        others = sparse.hstack([begun, found[:, np.flatnonzero(held)]]).tocsc()
-    logs = np.log(lengths)
-    segments = float(counts.sum())
-    logs -= float(logs @ counts) / segments
-    total = float(logs**2 @ counts)
+def mixed_relaxation(program: Program, until: float | None) -> Relaxation:
+    """Return the answer of ``program`` with the variance share within `SLACK` of the random one, or as near as it comes."""
+    grid = program.grid
+    logs = np.log(grid.lengths)
+    segments = float(grid.counts.sum())
+    logs -= float(logs @ grid.counts) / segments
+    total = float(logs**2 @ grid.counts)
+    layers, scarce = limits(grid.lengths, grid.counts, grid.cells, program.max_segments)
 
     def excess(columns: Any) -> npt.NDArray[np.float64]:
-        """What a block of each column adds to the variance between blocks, over what it adds at random.
+        """What a block of each column adds to the variance share, over what it adds at random.
 
         The random share, (blocks - 1) / (segments - 1), moves with the blocks: so it is taken off here.
         """
-        return np.asarray((columns.T @ logs) ** 2 / np.asarray(columns.sum(axis=0)).ravel() - total / segments)
+        sums, sizes = columns.T @ logs, np.asarray(columns.sum(axis=0)).ravel()
+        return np.asarray(sums**2 / sizes / total - 1 / segments)
 
-    most = np.inf
+    best = program.relaxed
+    columns = distinct([best.columns, program.start])
+    fewest = float(best.amounts.sum())
+    for turn in range(_ROUNDS):
+        found = _solved(columns, grid.counts, excess(columns), fewest, until)
+        if found is None:
+            break
+        amounts, duals, weight, limit = found
+        best = replace(best, columns=columns, amounts=amounts)
+        if abs(float(excess(columns) @ amounts)) <= SLACK * (1 + _FEW) and float(amounts.sum()) <= fewest * (1 + _FEW):
+            break
+        if weight < 0:  # a block more of variance is worth this: the share is to rise
+            tangents = np.linspace(logs[0], logs[-1], _TANGENTS)
+            prices = [duals - weight / total * (2 * t * logs - t * t) for t in tangents]
+        else:
+            noises = (permutation(1 << 16, derive(turn, 12, n), stop=duals.size) / (1 << 16) for n in range(_NOISES))
+            prices = [duals * (1 + _NOISE * noise) for noise in noises]
+        whole = (np.maximum(each * PRICE, 0).astype(np.int64) for each in prices)
+        fresh = distinct([priced(grid.lengths, each, grid.cells, layers, scarce)[1] for each in whole])
+        worth = fresh.T @ duals - weight * excess(fresh) - limit
+        order = np.argsort(-worth, kind="stable")[: _FRESH * grid.lengths.size]
+        order = order[worth[order] > _FEW]
+        if not order.size:
+            break
+        columns = distinct([columns, fresh[:, order]])
+    return best
 
-    def mix(relaxed: Relaxation, rest: npt.NDArray[np.int64], chosen: Any, times: npt.NDArray[np.int64]) -> Relaxation:
-        nonlocal most
-        fewest = float(relaxed.amounts.sum())
-        most = min(most, fewest * (1 + GIVEN))  # the first program is that of the whole
-        columns = distinct([relaxed.columns, others[:, fitting(others, rest)]])
-        so_far = float(excess(chosen) @ times)
-        low, high = -SLACK * total - so_far, SLACK * total - so_far
-        rows = np.flatnonzero(rest)
-        left = max(most - float(times.sum()), fewest * (1 + 1e-9))
-        amounts = amounts_within(columns[rows], rest[rows], excess(columns), low, high, left, until)
-        return relaxed if amounts is None else replace(relaxed, columns=columns, amounts=amounts)
 
-    return mix
+def _solved(
+    columns: Any, counts: npt.NDArray[np.int64], excess: npt.NDArray[np.float64], fewest: float, until: float | None
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float, float] | None:
+    """Return (amounts, price of each row, price of the variance share, price of a block), or None: no answer in time.
+
+    What leaves the range of `SLACK` is paid for, half of all blocks for every `SLACK` of it, so that blocks give way.
+    """
+    sparse = require("scipy.sparse", "optimal")
+    linprog = require("scipy.optimize", "optimal").linprog
+    size = columns.shape[1]
+    share = excess / SLACK
+    more = np.array(
+        [
+            np.concatenate([share, [-1.0, 0.0]]),
+            np.concatenate([-share, [0.0, -1.0]]),
+            np.concatenate([np.ones(size), [0.0, 0.0]]),
+        ]
+    )
+    rows = [sparse.hstack([-columns, sparse.csc_matrix((columns.shape[0], 2))]), sparse.csc_matrix(more)]
+    options = {} if until is None else {"time_limit": max(until - perf_counter(), 0.01)}
+    result = linprog(
+        np.concatenate([np.ones(size), np.full(2, 0.5 * fewest)]),
+        A_ub=sparse.vstack(rows).tocsc(),
+        b_ub=np.concatenate([-counts.astype(float), [1.0, 1.0, fewest * (1 + GIVEN)]]),
+        method="highs-ipm",
+        options=options,
+    )
+    if result.status != 0:
+        return None
+    prices = -result.ineqlin.marginals
+    return result.x[:size], prices[:-3], (prices[-3] - prices[-2]) / SLACK, 1.0 + prices[-1]

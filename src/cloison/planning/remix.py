@@ -5,8 +5,8 @@ the block best with it. The new blocks stay where they are no more than before a
 comes nearer to that of a random assignment. Each try touches two to six blocks, so small and tight plans, whose rounding left
 little choice, are mixed again without losing a block.
 
-Source: local search of our own. Cost: some microseconds a try, a few tries a block where they lead on, `_TRIES` at most; for
-plans of at most `MOST` blocks.
+Source: local search of our own. Cost: some microseconds a try, `_TRIES` a block and `_MOST_TRIES` in all at most, fewer where
+their pace says that they do not lead there; for plans of at most `MOST` blocks.
 """
 
 from __future__ import annotations
@@ -19,33 +19,35 @@ from numba import njit
 from cloison.planning.bijection import below, derive, mix, shuffle
 from cloison.planning.patterns import Patterns
 from cloison.planning.regroup import as_patterns, blocks_of
+from cloison.planning.sums import add_length, has, last
 
 __all__ = ["MOST", "remixed"]
 
-MOST = 1_000_000
+MOST = 100_000
 """Blocks of the largest plan that is mixed again."""
 
 SLACK = 0.02
 """How near to the random one the variance share is brought."""
 
 _TRIES = 200
-_MOST_TRIES = 4_000_000
-_CHECKED, _STALLED = 4, 0.95  # tries a block, after which the rest of the way must be shorter by so much
+_MOST_TRIES = 1_000_000
+_CHECKED = 4000  # tries, after which the pace must be enough for the rest of the way
+_CELLS = 8192  # of wider blocks, rounded up, in which sums are looked for
 _WIDER = 4  # segments that a block may have more than any had before
 _ROWS = 48
 _ONE = np.uint64(1)
 
 
 @njit(cache=True, nogil=True)
-def _deal(items: Any, units: int, limit: int, most: int, reach: Any, owner: Any) -> Any:
-    """Write the block of each of ``items``, in their order, to ``owner`` and return how many blocks that are, or -1.
+def _deal(wide: Any, cells: int, limit: int, most: int, reach: Any, owner: Any) -> Any:
+    """Write the block of each item of ``wide`` cells, in their order, to ``owner`` and return how many blocks that are, or -1.
 
     A block takes the first item left, then those of the next `_ROWS` that fill it best. More than ``most`` blocks, or more than
     ``limit`` segments in one, are refused.
     """
-    n, blocks, left = items.size, 0, items.size
+    n, blocks, left = wide.size, 0, wide.size
     owner[:n] = -1
-    size = units // 64 + 1
+    size = cells // 64 + 1
     rows = np.empty(_ROWS, np.int64)
     while left > 0:
         if blocks == most:
@@ -54,31 +56,22 @@ def _deal(items: Any, units: int, limit: int, most: int, reach: Any, owner: Any)
         while owner[first] >= 0:
             first += 1
         owner[first] = blocks
-        room = units - items[first]
+        room = cells - wide[first]
         count = 0
         for i in range(first + 1, n):
-            if owner[i] < 0 and items[i] <= room and count < _ROWS:
+            if owner[i] < 0 and wide[i] <= room and count < _ROWS:
                 rows[count] = i
                 count += 1
         reach[count, :size] = np.uint64(0)
         reach[count, 0] = _ONE
         for r in range(count - 1, -1, -1):
-            length = items[rows[r]]
-            w, s = length >> 6, np.uint64(length & 63)
-            for j in range(size):
-                word = reach[r + 1, j]
-                if j >= w:
-                    word |= reach[r + 1, j - w] << s
-                    if s and j > w:
-                        word |= reach[r + 1, j - w - 1] >> (np.uint64(64) - s)
-                reach[r, j] = word
-        want = room
-        while not (reach[0, want >> 6] >> np.uint64(want & 63)) & _ONE:
-            want -= 1
+            reach[r, :size] = reach[r + 1, :size]
+            add_length(reach[r + 1], reach[r], wide[rows[r]], size)
+        want = last(reach[0], room)
         segments = 1
         for r in range(count):
-            length = items[rows[r]]
-            if length <= want and (reach[r + 1, (want - length) >> 6] >> np.uint64((want - length) & 63)) & _ONE:
+            length = wide[rows[r]]
+            if length <= want and has(reach[r + 1], want - length):
                 owner[rows[r]] = blocks
                 want -= length
                 segments += 1
@@ -91,12 +84,16 @@ def _deal(items: Any, units: int, limit: int, most: int, reach: Any, owner: Any)
 
 @njit(cache=True, nogil=True)
 def _search(
-    table: Any, sizes: Any, logs: Any, units: int, limit: int, wanted: float, near: float, tries: int, key: Any
+    table: Any, sizes: Any, logs: Any, widths: Any, cells: int, limit: int, wanted: float, near: float, tries: int, key: Any
 ) -> None:
-    """Deal the blocks of ``table`` [blocks, width] again and again; ``sizes`` [blocks] items are in each row."""
+    """Deal the blocks of ``table`` [blocks, width] again and again; ``sizes`` [blocks] items are in each row.
+
+    ``widths`` [lengths] are the cells that an item of each length takes, of ``cells`` in a block.
+    """
     blocks, width = table.shape
-    reach = np.empty((_ROWS + 1, units // 64 + 1), np.uint64)
+    reach = np.empty((_ROWS + 1, cells // 64 + 1), np.uint64)
     items, fresh = np.empty(6 * width, np.int64), np.empty((6, width), np.int64)
+    wide = np.empty(6 * width, np.int64)
     owner, held = np.empty(6 * width, np.int64), np.empty(6, np.int64)
     sums, chosen = np.empty(6), np.empty(6, np.int64)
     between = 0.0
@@ -105,14 +102,15 @@ def _search(
         for i in range(sizes[b]):
             total += logs[table[b, i]]
         between += total * total / sizes[b]
-    checked = abs(between - wanted) * 2 + near
+    checked = abs(between - wanted)
     for turn in range(tries):
-        if abs(between - wanted) <= near:
+        away = abs(between - wanted)
+        if away <= near:
             break
-        if turn % (_CHECKED * blocks) == 0:
-            if abs(between - wanted) > _STALLED * checked:
+        if turn and turn % _CHECKED == 0:
+            if (checked - away) * (tries - turn) < (away - near) * _CHECKED:
                 break
-            checked = abs(between - wanted)
+            checked = away
         own = mix(key + np.uint64(turn))
         most = min(2 + np.int64(below(own, 0, 5)), blocks)
         size, before, draw = 0, 0.0, 1
@@ -131,7 +129,9 @@ def _search(
                 size += 1
             before += total * total / sizes[chosen[k]]
         shuffle(items[:size], own)
-        found = _deal(items[:size], units, min(limit, width), most, reach, owner)
+        for i in range(size):
+            wide[i] = widths[items[i]]
+        found = _deal(wide[:size], cells, min(limit, width), most, reach, owner)
         if found != most:
             continue
         held[:] = 0
@@ -169,5 +169,9 @@ def remixed(patterns: Patterns, units: int, max_segments: int | None, seed: int)
     total = float((logs[flat] ** 2).sum())
     wanted = total * (len(blocks) - 1) / (segments - 1)
     limit = segments if max_segments is None else max_segments
-    _search(table, sizes, logs, units, limit, wanted, SLACK * total, min(_TRIES * len(blocks), _MOST_TRIES), derive(seed, 10))
+    room = max(len(blocks) * units - int(flat.sum(dtype=np.int64)), 1)
+    cells = min(units, max(_CELLS, 2 * segments * units // room))  # rounding up takes a quarter of the room that there is
+    widths = -(-np.arange(units + 1) * cells // units)
+    tries = min(_TRIES * len(blocks), _MOST_TRIES)
+    _search(table, sizes, logs, widths, cells, limit, wanted, SLACK * total, tries, derive(seed, 10))
     return as_patterns([row[:size] for row, size in zip(table, sizes, strict=True)])
