@@ -214,7 +214,9 @@ def _neighbours(probe: _Probe, unequal: list[int]) -> Mismatch | None:
     lengths = lengths_of(probe.blocks)
     longest = int(np.argmax(lengths))
     places = [segment for segment in unequal if segment != longest]
-    for segment in sorted(places, key=lambda s: -lengths[s])[:3]:
+    # Below every limit first: a longer one may be scaled by what an earlier call left, and look like another kind.
+    lowest = min(limits(getattr(probe.subject.module, "config", None)).values(), default=max(lengths))
+    for segment in sorted(places, key=lambda s: (lengths[s] > lowest, -lengths[s]))[:3]:
         first = probe.packed([segment, longest])[segment] > probe.allowed
         pieces = _pieces(probe, segment, lengths[longest])
         if first and pieces is not None:
