@@ -63,7 +63,7 @@ def look_ahead_blocks(lengths: list[int], capacity: int, ahead: int, max_segment
     while waiting:
         start, held = places[waiting[0]], [lengths[i] for i in seen()]
         mean, choice = sum(held) // len(held), 4 * sum(held) // len(held)
-        patience = min(64 * mean * mean // capacity, 12 * capacity)
+        patience = min(int(64 * mean * (mean / capacity)), 12 * capacity)
         block: list[int] = []
         room, in_order = capacity, True
         while waiting and room and len(block) < most:

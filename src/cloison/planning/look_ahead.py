@@ -77,7 +77,7 @@ def _octave(units: int) -> Any:
 def patience_units(held_units: int, held: int, units: int) -> Any:
     """Return how far away halving the length counts as, where ``held`` samples wait: much where few of them fill a block."""
     mean = held_units // held
-    return min(PATIENCE * mean * mean // units, MOST_PATIENCE * units)
+    return min(int(PATIENCE * mean * (mean / units)), MOST_PATIENCE * units)  # no integer overflows
 
 
 @njit(cache=True, nogil=True)
