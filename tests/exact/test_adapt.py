@@ -200,7 +200,6 @@ def test_what_adapt_itself_refuses():
         (lambda model: model.to(torch.bfloat16), "its dtype went from float32 to bfloat16"),
         (lambda model: model.set_attn_implementation("sdpa"), "its attention went from 'eager' to 'sdpa'"),
         (lambda model: model.to("meta"), "it was moved from cpu to meta"),
-        (lambda model: model.gradient_checkpointing_enable(), "gradient checkpointing was switched on"),
         (lambda model: model.model.layers.append(copy.deepcopy(model.model.layers[0])), "wrapped or added"),
         (lambda model: model.compile(backend="eager"), "it was compiled"),
     ],

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from cloison.errors import BoundaryError, InputError  # noqa: E402
-from cloison.exact import adapt  # noqa: E402
+from cloison.exact import adapt, calling, singles  # noqa: E402
+from cloison.exact.trial import trial_of  # noqa: E402
 from cloison.proof.blocks import alone  # noqa: E402
 from cloison.proof.tiny import tiny_model  # noqa: E402
 from tests.exact import helpers  # noqa: E402
@@ -50,6 +51,37 @@ def test_checkpointing_recomputes_with_the_boundaries_of_its_own_call(name, reen
         model(input_ids=torch.arange(4, 12)[None], use_cache=False)
     helpers.assert_same_gradients(helpers.gradients(model, loss), wanted)
     helpers.assert_same_gradients(helpers.gradients(model, other), wanted_other)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("name", ["gpt_oss", "jamba"])
+def test_checkpointing_may_be_switched_afterwards(name, reentrant):
+    """Trainers switch it on in ``train()``; gradients were compared with and without when the model was adapted."""
+    model = tiny_model(name)[0].train()
+    blocks = helpers.blocks_of()
+    _, wanted = helpers.alone_gradients(model, blocks)
+    adapter = adapt(model, show=False)
+    assert "recomputation" in adapter.certificate.verdicts
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    if reentrant:
+        model.enable_input_require_grads()
+    helpers.assert_same_gradients(helpers.gradients(model, adapter(**adapter.collate(blocks)).loss), wanted)
+    model.gradient_checkpointing_disable()
+    helpers.assert_same_gradients(helpers.gradients(model, adapter(**adapter.collate(blocks)).loss), wanted)
+
+
+def test_checkpointing_of_another_kind_is_not_switched_in_silence(monkeypatch):
+    """A model that recomputes by a function of its own would do so without the boundaries."""
+    from cloison.exact import recomputation
+
+    assert not recomputation.holds_recomputed(trial_of(helpers.Foreign(helpers.SdpaMixer), None, 0), singles.ways()[0])
+    monkeypatch.setattr(calling, "_CHECKPOINT", "another_function")
+    model = tiny_model("gpt_oss")[0].train()
+    adapter = adapt(model, show=False)
+    assert "recomputation" not in adapter.certificate.verdicts, "the experiment fails where recomputation is not reached"
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    with pytest.raises(InputError, match="checkpointing was switched on"):
+        adapter(**adapter.collate(helpers.blocks_of()))
 
 
 def test_a_pipeline_schedule_runs_backwards_in_another_order_and_on_another_thread():

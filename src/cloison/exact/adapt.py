@@ -25,6 +25,7 @@ from cloison.exact.mixers import fitting
 from cloison.exact.pooled import pooled
 from cloison.exact.probe import Reference
 from cloison.exact.proving import Proof, holds_on, prove, said
+from cloison.exact.recomputation import holds_recomputed
 from cloison.exact.splitting import Split
 from cloison.exact.trial import Trial, in_eval, trial_of
 from cloison.exact.ways import RUNGS, Way
@@ -272,6 +273,9 @@ def _adapter(
         way, quick, missed = faster(model, way, trial, BY_DEVICE.get(device, ()) if kernels is None else kernels)
     if ambient._enabled:
         untested.append(f"under autocast to {str(ambient.fast_dtype).removeprefix('torch.')}: the way was chosen without it")
+    recomputed = holds_recomputed(trial, way)
+    if recomputed:
+        verdicts["recomputation"] = "recomputation: gradients are the same with checkpointing and without"
     if quick is not None:
         verdicts |= said(quick, f" with the kernel {way.kernel}")
     certificate = Certificate(

@@ -113,7 +113,7 @@ class Adapter:
 
     def __getstate__(self) -> dict[str, Any]:
         if self._vitals is not None:
-            check_vitals(self._vitals, self.model)
+            check_vitals(self._vitals, self.model, self.certificate)
         return dict(vars(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -125,7 +125,7 @@ class Adapter:
             check_surroundings(self.certificate, self.model)
 
     def _run(self, then: Vitals, batch: dict[str, Any]) -> Any:
-        check_vitals(then, self.model)
+        check_vitals(then, self.model, self.certificate)
         items = batch.pop("num_items_in_batch", None)
         balanced = wants_router_loss(self.model, batch)
         packed = read_batch(batch, shifts=self.asks == "next tokens")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -174,9 +174,14 @@ def compiled(model: torch.nn.Module) -> bool:
     return type(model).__name__ == "OptimizedModule" or getattr(model, "_compiled_call_impl", None) is not None
 
 
-def check_vitals(then: Vitals, model: torch.nn.Module) -> None:
-    """Raise an InputError that names what changed since ``then``, if anything did."""
+def check_vitals(then: Vitals, model: torch.nn.Module, certificate: Certificate | None = None) -> None:
+    """Raise an InputError that names what changed since ``then``, if anything did.
+
+    Checkpointing may be switched where ``certificate`` says that gradients are the same with and without.
+    """
     now = vitals(model)
+    if certificate is not None and "recomputation" in certificate.verdicts:
+        now = replace(now, checkpointing=then.checkpointing)
     if now == then:
         return
     changes = {

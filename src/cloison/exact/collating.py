@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from cloison.blocks import Block
 from cloison.forms.hf import flat, rows
+from cloison.forms.joining import listed
 
 __all__ = ["collated"]
 
@@ -18,7 +19,7 @@ def collated(blocks: Iterable[Block] | Block, layout: Literal["flat", "rows"], l
     """
     import torch
 
-    parts = [blocks] if isinstance(blocks, Block) else list(blocks)
+    parts = listed(blocks)
     make: Any = rows if layout == "rows" else flat
     batch = dict(make(parts, loss_weights="keep"))
     if layout == "rows":

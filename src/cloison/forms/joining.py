@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -16,22 +17,45 @@ __all__ = ["join", "listed", "segments_of"]
 def listed(blocks: Iterable[Block] | Block) -> list[Block]:
     """Return ``blocks`` as a list of at least one Block; one Block alone is taken as a list of one.
 
+    A row of a packed data set as another library loads it, a mapping with ``input_ids``, ``labels`` and ``seq_lengths``, is a
+    Block as well.
+
     Raises:
-        InputError: there is none, or something that is no Block.
+        InputError: there is none, or something that is neither.
     """
     found = [blocks] if isinstance(blocks, Block) else list(blocks)
     if not found:
         raise InputError("a batch needs at least one block.", "There is none.", "Pass a filler block on idle ranks.")
     for index, block in enumerate(found):
-        if not isinstance(block, Block):
+        if isinstance(block, Mapping) and all(block.get(name) is not None for name in _ROW):
+            found[index] = _of_row(block)
+        elif not isinstance(block, Block):
             raise InputError(
                 "a batch is made of Blocks.",
-                f"Item {index} is a {type(block).__name__}.",
-                "Train on cloison.open(DIR), whose items are Blocks, not on its rows as another library loads them."
+                f"Item {index} is a {type(block).__name__}{_without(block)}.",
+                "Train on cloison.open(DIR), whose items are Blocks, or on its rows with these columns: trainers drop those "
+                "that a model does not take by name unless remove_unused_columns=False."
                 if isinstance(block, Mapping)
                 else "Pass packed[b], or make blocks of samples with cloison.pack_samples.",
             )
     return found
+
+
+_ROW = ("input_ids", "labels", "seq_lengths")
+
+
+def _of_row(row: Mapping[str, Any]) -> Block:
+    lengths = np.asarray(row["seq_lengths"], np.int64).reshape(-1)
+    ids = row.get("sample_ids")
+    known = np.arange(lengths.size) if ids is None else np.asarray(ids)
+    starts, weights = row.get("starts"), row.get("loss_weights")
+    made: Any = {"starts": starts if starts is None else np.asarray(starts), "loss_weights": weights}
+    return Block(np.asarray(row["input_ids"]), np.asarray(row["labels"]), Segments.from_lengths([lengths]), known, **made)
+
+
+def _without(value: Any) -> str:
+    missing = [name for name in _ROW if value.get(name) is None] if isinstance(value, Mapping) else []
+    return f" without {', '.join(missing)}" if missing else ""
 
 
 def segments_of(blocks: Iterable[Block] | Block, capacity: int | None = None) -> Segments:
