@@ -1,4 +1,4 @@
-"""The Ray engine beside the local one, on this machine: the same samples, as many workers; and the driver's memory.
+"""The Ray engine beside the local one, on this machine: the same samples, as many workers; and how the driver's memory grows.
 
     python benchmarks/ray_engine.py [--samples 1000000] [--workers 2] [--runs 3]
     python benchmarks/ray_engine.py --samples 10000000 --runs 1 --only ray
@@ -113,6 +113,11 @@ class Driver:
         self.process.wait()
 
 
+def _bytes_a_sample(peaks: dict[str, float], samples: int) -> float:
+    """Return by how much the driver's peak grew from a tenth of the samples to all, for each that came on top."""
+    return (peaks["all"] - peaks["tenth"]) * 2**20 / (samples - samples // 10)
+
+
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -154,7 +159,8 @@ def main() -> None:
         )
         print(
             f"{'':6} driver's peak memory: {peaks[engine]['tenth']:.0f} MB at {args.samples // 10:,} samples, "
-            f"{peaks[engine]['all']:.0f} MB at {args.samples:,}; a worker's: {best['worker_mb']:.0f} MB"
+            f"{peaks[engine]['all']:.0f} MB at {args.samples:,}, {_bytes_a_sample(peaks[engine], args.samples):.1f} bytes for "
+            f"each sample more; a worker's: {best['worker_mb']:.0f} MB"
         )
     if len(engines) == 2:
         ratio = min(r["seconds"] for r in runs["ray"]) / min(r["seconds"] for r in runs["local"])

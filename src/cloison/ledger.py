@@ -9,7 +9,7 @@ whole sample away; all other kinds keep it, whole or in part. So two sums must h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -126,11 +126,16 @@ class Ledger:
 
     # ------------------------------------------------------------------ putting ledgers together
 
-    def then(self, later: Ledger, indices: npt.ArrayLike | None = None) -> Ledger:
+    def then(
+        self,
+        later: Ledger,
+        indices: npt.ArrayLike | Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]] | None = None,
+    ) -> Ledger:
         """Return the ledger of this step followed by ``later``, which was given exactly what this one kept.
 
         Args:
-            indices: int [samples that ``later`` was given], the index here of each sample there; None: the same.
+            indices: int [samples that ``later`` was given], the index here of each sample there, or a function that gives
+                those of some; None: the same.
 
         Raises:
             InputError: ``later`` was given something else.
@@ -142,9 +147,9 @@ class Ledger:
                 f"the later was given {later.samples_in:,} and {later.tokens_in:,}.",
                 "Put the step between them on the account too.",
             )
-        names = None if indices is None else np.asarray(indices)
+        names = indices if indices is None or callable(indices) else np.asarray(indices).__getitem__
         renamed = {
-            kind: Entry.of(entry.indices if names is None else names[entry.indices], entry.lost_tokens)
+            kind: Entry.of(entry.indices if names is None else names(entry.indices), entry.lost_tokens)
             for kind, entry in later.entries.items()
         }
         entries = _joined([self.entries, renamed])

@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 from cloison.blocks import Block
 from cloison.errors import ChangedError, StoreError
 from cloison.packing.carried import carried_columns
-from cloison.packing.fill import Fill, gather
-from cloison.packing.planned import Planned, plan_tokens
+from cloison.packing.fill import Origin, gather
+from cloison.packing.planned import InMemory, plan_in_memory
 from cloison.packing.tokens import Tokens, skipped_records
 from cloison.packing.writers import versions
 from cloison.places import Place, beside, place
+from cloison.planning.stretches import Stretch
 from cloison.segments import Segments
-from cloison.store.columns import Carried, schema, to_table
+from cloison.store.columns import Carried, to_table
 from cloison.store.groups import Group
 from cloison.store.packed import Packed, open
 from cloison.store.tokens import open_token_store
@@ -49,8 +49,8 @@ def pair_anew(packed: Packed, tokens: str | os.PathLike[str] | None = None) -> P
             f"{home} has none, or an unfinished one.",
             "Pass tokens= the folder that cloison.pack was given, or pack again.",
         )
-    planned = plan_tokens(Tokens(store, key, packed.spec, skipped_records(store), "", 0))
-    if not np.array_equal(planned.sample_ids[planned.plan.sample_ids], packed.sample_ids()):
+    planned = plan_in_memory(Tokens(store, key, packed.spec, skipped_records(store), "", 0))
+    if not np.array_equal(planned.selection.source_ids(planned.plan.sample_ids), packed.sample_ids()):
         raise ChangedError(
             "the plan of the token store must be that of the packed data set.",
             "Other samples share blocks: another version of cloison packed it.",
@@ -66,15 +66,14 @@ class PairedAnew:
     bucket_groups = 1
     file_groups = 0
 
-    def __init__(self, planned: Planned, number: int = 0, origin: tuple[Place, Place] | None = None) -> None:
+    def __init__(self, planned: InMemory, number: int = 0, origin: tuple[Place, Place] | None = None) -> None:
         spec, store = planned.tokens.spec, planned.tokens.store
         self.planned, self.number, self._origin = planned, number, origin
         self.fingerprint = f"{spec.fingerprint(planned.tokens.key, versions(spec.policy))} paired anew"
         self._kinds, types = carried_columns(store, spec.carry)
         carried = tuple(Carried(name, kind, types.field(name).type) for name, kind in self._kinds.items())  # type: ignore[arg-type]
-        self._split = planned.plan.given_starts is not None and bool((planned.plan.given_starts > 0).any())
-        self._layout = schema(carried, split=self._split, weighted=planned.weighted)
-        self._carried = carried
+        split = planned.plan.given_starts is not None and bool((planned.plan.given_starts > 0).any())
+        self._origin_of_blocks = Origin(spec, store, carried, split, planned.selection.weighted)
         self._epoch = planned.plan.epoch(number)
         self._segments: Segments | None = None
 
@@ -82,16 +81,11 @@ class PairedAnew:
         return len(self._epoch)
 
     def __getitem__(self, index: int) -> Block:
-        spec = self.planned.tokens.spec
         places, starts, lengths = self._epoch[index]
-        ids = self.planned.sample_ids[places.astype(np.int64)]
-        plan = {"offsets": np.array([0, ids.size]), "sample_ids": ids, "starts": starts, "seq_lengths": lengths}
-        nowhere = Path()  # nothing is written
-        fill = Fill(
-            spec, self.planned.tokens.store, plan, nowhere, nowhere, self._carried, self._split, self.planned.weighted, 1
-        )
-        rows = gather(fill, 0, 1, Counter())
-        return Group(to_table(rows, self._layout, self._carried), spec.capacity, self._kinds).block(0)
+        ids = self.planned.selection.source_ids(places)
+        rows = gather(self._origin_of_blocks, Stretch(np.array([ids.size]), ids, starts, lengths, None), Counter())
+        table = to_table(rows, self._origin_of_blocks.layout, self._origin_of_blocks.carried)
+        return Group(table, self._origin_of_blocks.spec.capacity, self._kinds).block(0)
 
     def segments(self) -> Segments:
         """Return the boundaries of all blocks of this epoch, a row each."""

@@ -16,8 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cloison.errors import StoreError
+from cloison.packing.plan_files import PlanFiles
 from cloison.packing.targets import choose, fill_targets, flat_ranges
-from cloison.places import Place, Remote, fetched, place, size, sizes, stamp, together
+from cloison.places import Place, Remote, place, size, sizes, stamp, together
+from cloison.planning.stretches import Stretch
 from cloison.segments import IGNORE
 from cloison.spec import PackSpec
 from cloison.store.columns import BlockRows, Carried, schema
@@ -27,28 +29,46 @@ from cloison.store.records import each, read_record, write_record
 from cloison.store.shards import blocks_per_group, shard_name, write_shard
 from cloison.store.tokens import TokenStore, open_token_store
 
-__all__ = ["BATCH_TOKENS", "PLAN_ARRAYS", "Fill", "finished", "gather", "prepare", "run"]
+__all__ = ["BATCH_TOKENS", "Fill", "Origin", "finished", "gather", "prepare", "run"]
 
 BATCH_TOKENS = 1 << 19
 """Token positions that are gathered and written at once: the memory of this step is some tens of bytes for each."""
 
 _RECORD = {"index": "count", "shard": SHARD, "counts": each("count")}
 
-PLAN_ARRAYS = ("offsets", "sample_ids", "starts", "seq_lengths")
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What blocks are gathered from.
+
+    Attributes:
+        spec: says what is trained.
+        store: the samples.
+        carried: columns that go along.
+        split: a segment begins inside its sample.
+        weighted: a target has a weight other than 1.
+    """
+
+    spec: PackSpec
+    store: TokenStore
+    carried: tuple[Carried, ...]
+    split: bool
+    weighted: bool
+
+    @property
+    def layout(self) -> pa.Schema:
+        """The columns of a file of these blocks."""
+        return schema(self.carried, split=self.split, weighted=self.weighted)
 
 
 @dataclass(frozen=True, eq=False)
 class Fill:
-    """What all shards share: the store, the plan's arrays (`PLAN_ARRAYS`), and how blocks are written."""
+    """What all shards share: what they are gathered from, the plan, and where they go."""
 
-    spec: PackSpec
-    store: TokenStore
-    plan: Mapping[str, npt.NDArray[Any]]
+    origin: Origin
+    plan: PlanFiles
     out: Place
     work: Place
-    carried: tuple[Carried, ...]
-    split: bool
-    weighted: bool
     blocks_per_shard: int
 
 
@@ -57,30 +77,19 @@ def prepare(setup: Mapping[str, Any]) -> Fill:
     store = open_token_store(place(setup["tokens"]))
     assert store is not None, "the token store is made before blocks are written"
     work = place(setup["work"])
-    plan = {name: np.load(fetched(work / f"{name}.npy"), mmap_mode="r") for name in PLAN_ARRAYS}
     types = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(setup["types"])))
     carried = tuple(Carried(name, kind, types.field(name).type) for name, kind in setup["carried"])
-    return Fill(
-        PackSpec.from_dict(setup["spec"]),
-        store,
-        plan,
-        place(setup["out"]),
-        work,
-        carried,
-        setup["split"],
-        setup["weighted"],
-        setup["blocks_per_shard"],
-    )
+    origin = Origin(PackSpec.from_dict(setup["spec"]), store, carried, setup["split"], setup["weighted"])
+    return Fill(origin, PlanFiles(work, **setup["plan"]), place(setup["out"]), work, setup["blocks_per_shard"])
 
 
 def run(fill: Fill, job: Mapping[str, Any]) -> dict[str, Any]:
     """Write shard ``job["index"]`` and return its record, which is also kept in the work folder."""
     index = int(job["index"])
     roles: Counter[str] = Counter()
-    layout = schema(fill.carried, split=fill.split, weighted=fill.weighted)
-    shard = write_shard(fill.out / shard_name(index), _batches(fill, index, roles), layout, fill.carried, fill.spec.capacity)
+    path, origin = fill.out / shard_name(index), fill.origin
+    shard = write_shard(path, _batches(fill, index, roles), origin.layout, origin.carried, origin.spec.capacity)
     record = {"index": index, "shard": shard.to_dict(), "counts": dict(roles)}
-    path = fill.out / shard.name
     if isinstance(path, Remote):
         record["stamp"] = list(stamp(path))
     write_record(fill.work / f"{shard.name}.json", record)
@@ -109,38 +118,42 @@ def _finished(out: Place, work: Place, index: int) -> dict[str, Any] | None:
 
 
 def _batches(fill: Fill, index: int, counts: Counter[str]) -> Iterator[BlockRows]:
-    group = blocks_per_group(fill.spec.capacity)
-    step = max(group, BATCH_TOKENS // fill.spec.capacity // group * group)
+    capacity = fill.origin.spec.capacity
+    group = blocks_per_group(capacity)
+    step = max(group, BATCH_TOKENS // capacity // group * group)
     first = index * fill.blocks_per_shard
-    last = min(first + fill.blocks_per_shard, fill.plan["offsets"].size - 1)
+    last = min(first + fill.blocks_per_shard, sum(fill.plan.blocks))
+
+    def gathered(begin: int) -> BlockRows:
+        return gather(fill.origin, fill.plan.between(begin, min(begin + step, last)), counts)
+
     with ThreadPoolExecutor(1) as pool:  # gathers the next batch while this one is hashed, compressed and written
         coming: Future[BlockRows] | None = None
         for begin in range(first, last + step, step):
             ready, coming = coming, None
             if begin < last:
-                coming = pool.submit(gather, fill, begin, min(begin + step, last), counts)
+                coming = pool.submit(gathered, begin)
             if ready is not None:
                 yield ready.result()
 
 
-def gather(fill: Fill, begin: int, end: int, counts: Counter[str]) -> BlockRows:
-    """Return blocks begin .. end - 1 of the plan, and add what they train, by role, to ``counts``."""
-    offsets = fill.plan["offsets"][begin : end + 1]
-    place = slice(int(offsets[0]), int(offsets[-1]))
-    sample_ids = fill.plan["sample_ids"][place].astype(np.int64)
-    starts = fill.plan["starts"][place].astype(np.int64)
-    lengths = fill.plan["seq_lengths"][place].astype(np.int64)
-    input_ids = fill.store.gather_ids(sample_ids, starts, lengths)
-    spans, span_counts = fill.store.gather_spans(sample_ids)
-    chosen = choose(spans, span_counts, fill.store.shapes(sample_ids), fill.spec.train_on)
-    found = fill_targets(input_ids, starts, lengths, chosen, weighted=fill.weighted)
+def gather(origin: Origin, blocks: Stretch, counts: Counter[str]) -> BlockRows:
+    """Return ``blocks``, whose sample ids count the samples of the store, and add what they train, by role, to ``counts``."""
+    store = origin.store
+    sample_ids = blocks.sample_ids.astype(np.int64)
+    lengths = blocks.seq_lengths.astype(np.int64)
+    starts = np.zeros_like(lengths) if blocks.starts is None else blocks.starts.astype(np.int64)
+    input_ids = store.gather_ids(sample_ids, starts, lengths)
+    spans, span_counts = store.gather_spans(sample_ids)
+    chosen = choose(spans, span_counts, store.shapes(sample_ids), origin.spec.train_on)
+    found = fill_targets(input_ids, starts, lengths, chosen, weighted=origin.weighted)
     for role, (targets, terminators) in found.roles.items():
         counts[f"targets:{role}"] += targets
         counts[f"terminators:{role}"] += terminators
     begins = np.cumsum(lengths) - lengths
     trained = np.add.reduceat((found.labels != IGNORE).astype(np.int64), begins) if lengths.size else lengths
     counts["targetless_segments"] += int((trained == 0).sum())
-    across, across_counts = fill.store.gather_across(sample_ids)
+    across, across_counts = store.gather_across(sample_ids)
     owner = np.repeat(np.arange(sample_ids.size), across_counts)
     at = across - starts[owner]
     inside = (at >= 0) & (at < lengths[owner])
@@ -150,11 +163,11 @@ def gather(fill: Fill, begin: int, end: int, counts: Counter[str]) -> BlockRows:
         found.labels,
         lengths.astype(np.int32),
         sample_ids,
-        np.diff(offsets).astype(np.int64),
-        starts.astype(np.int32) if fill.split else None,
-        found.first_labels if fill.split else None,
+        blocks.sizes,
+        starts.astype(np.int32) if origin.split else None,
+        found.first_labels if origin.split else None,
         found.loss_weights,
-        {column.name: _carried(fill.store, column, sample_ids, starts, lengths) for column in fill.carried},
+        {column.name: _carried(store, column, sample_ids, starts, lengths) for column in origin.carried},
     )
 
 

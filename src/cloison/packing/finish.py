@@ -36,7 +36,7 @@ def manifest_of(
     counts: Counter[str] = Counter()
     for record in records:
         counts.update(record["counts"])
-    plan, tokens, spec = planned.plan, planned.tokens, planned.tokens.spec
+    tokens, spec = planned.tokens, planned.tokens.spec
     segments = sum(shard.num_segments for shard in shards)
     num_tokens = sum(shard.num_tokens for shard in shards)
     targets = sum(shard.num_targets for shard in shards)
@@ -55,9 +55,9 @@ def manifest_of(
         utilization=num_tokens / positions,
         target_utilization=targets / positions,
         padding_utilization=num_tokens / max(1, segments * spec.capacity),
-        lower_bound=int(plan.lower_bound),
-        gap=float(plan.gap),
-        composition=plan.composition.to_dict(),
+        lower_bound=planned.lower_bound,
+        gap=planned.gap,
+        composition=planned.composition.to_dict(),
         roles=_roles(counts),
         straddles=counts["straddles"],
         targetless_segments=counts["targetless_segments"],

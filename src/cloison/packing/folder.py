@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from cloison.errors import ManifestError, StoreError
 from cloison.places import Place, forget, remove, remove_tree, size, sizes
@@ -40,6 +41,12 @@ def refuse_foreign(folder: Place, spec: PackSpec) -> None:
         StoreError: it holds something else, another data set, or cannot be written to.
     """
     claim(folder)
+    if isinstance(folder, Path) and (folder / WORK).is_symlink():
+        raise StoreError(
+            f"{folder / WORK} must be a folder.",
+            "It is a link: what a run writes and removes there would be elsewhere.",
+            "Remove the link, or name another folder.",
+        )
     there = sizes(folder)
     if MANIFEST in there:
         made_with = read_manifest(folder).spec
@@ -72,11 +79,13 @@ def working_in(folder: Place, fingerprint: str) -> Iterator[Work | None]:
         return
     claim(work)
     with alone_in(work, folder) as verify:
-        sweep(folder, alone=True)
-        sweep(work, alone=True)
-        if _begun(work) != fingerprint:
-            for path in _leavings(folder, work):
+        with store_errors(f"{folder} cannot be cleared of what an earlier run left"):
+            sweep(folder, alone=True)
+            sweep(work, alone=True)
+            mine = _begun(work) == fingerprint
+            for path in () if mine else _leavings(folder, work):
                 remove(path)
+        if not mine:
             write_record(work / "job.json", {"fingerprint": fingerprint})
         yield Work(work, verify)
     _clear(work)
@@ -86,7 +95,7 @@ def _leavings(folder: Place, work: Place) -> list[Place]:
     """Return what a run of another fingerprint left."""
     blocks = [folder / name for name in sizes(folder) if name.startswith("blocks-") and name.endswith(".parquet")]
     records = [name for name in sizes(work) if name.startswith("blocks-") and name.endswith(".json")]
-    return [*blocks, *(work / name for name in records), *(work / name for name in sizes(work) if name.endswith(".npy"))]
+    return [*blocks, *(work / name for name in records), *(work / name for name in sizes(work) if name.startswith("plan-"))]
 
 
 def _begun(work: Place) -> str | None:

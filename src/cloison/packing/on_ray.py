@@ -149,6 +149,8 @@ def run_jobs(
     finally:
         _end(cluster, list(under_way), scratch)
     if failed:
+        if name == "plan":  # of which nothing is kept
+            raise failed[min(failed)]
         raise _failure({"hash": "file", "tokenise": "chunk", "fill": "shard"}[name], failed, len(jobs))
 
 

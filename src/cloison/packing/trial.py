@@ -18,7 +18,6 @@ from cloison.packing.planned import Planned, plan_tokens, refuse_unplannable
 from cloison.packing.tokens import Progress, Tokens, fill_store, skipped_records, token_key, write_store
 from cloison.packing.worker import Done
 from cloison.places import Place, place, sizes
-from cloison.planning import Plan
 from cloison.spec import PackSpec
 from cloison.store.files import file_sha256, read_json
 from cloison.store.shards import blocks_per_shard
@@ -31,7 +30,7 @@ __all__ = ["Trial", "try_job"]
 _SAMPLED_CHUNKS = 8
 """Chunks of a sample at least, and twice as many as there are workers: what is not more is read whole."""
 
-_WRITTEN_TOKENS = 1 << 24
+_WRITTEN_SHARDS = 4
 _LONG_S = 1.0
 
 
@@ -130,9 +129,9 @@ def try_job(
         if skipped and on_error == "raise":
             raise error_from_plain(skipped[0]["error"])
         found = Tokens(store, "", spec, skipped, opened.describe(), len(sample.jobs) if made else 0)
-        planned, plan_s = _plan(found)
+        planned, plan_s = _plan(found, home)
         write_s, block_bytes, share = _write(planned, home)
-    blocks = round(planned.plan.num_blocks * scale)
+    blocks = round(planned.num_blocks * scale)
     return Trial(
         planned=planned,
         exact=scale == 1,
@@ -140,7 +139,7 @@ def try_job(
         sampled_chunks=len(sample.jobs) if made else 0,
         source_bytes=sum(file.size_bytes for file in opened.files),
         num_samples=round(planned.ledger.samples_kept * scale),
-        num_tokens=round(planned.plan.num_tokens * scale),
+        num_tokens=round(planned.num_tokens * scale),
         num_blocks=blocks,
         num_shards=-(-blocks // blocks_per_shard(spec.capacity, blocks)),
         token_bytes=round(sum(chunk["size_bytes"] for chunk in store.chunks) * scale) if made else 0,
@@ -181,11 +180,12 @@ def _sample(opened: Source, most: int) -> tuple[Source, float]:
     return replace(opened, jobs=jobs), sum(file.size_bytes for file in opened.files) / max(1.0, read)
 
 
-def _plan(tokens: Tokens) -> tuple[Planned, float]:
-    """Return the plan, and the seconds that it takes once what it needs is loaded."""
+def _plan(tokens: Tokens, home: Path) -> tuple[Planned, float]:
+    """Return the plan, which is written into ``home``, and the seconds that it takes once what it needs is loaded."""
+    (home / "work").mkdir()
     for _ in range(2):
         began = time.perf_counter()
-        planned = plan_tokens(tokens)
+        planned = plan_tokens(tokens, home / "work")
         spent = time.perf_counter() - began
         if spent > _LONG_S:
             break
@@ -194,27 +194,12 @@ def _plan(tokens: Tokens) -> tuple[Planned, float]:
 
 def _write(planned: Planned, home: Path) -> tuple[float, int, float]:
     """Write some of the blocks into ``home``, and return the seconds, the bytes, and which share of all blocks it was."""
-    plan = planned.plan
-    most = max(1, _WRITTEN_TOKENS // planned.tokens.spec.capacity)
-    if plan.num_blocks == 0:
+    if planned.num_blocks == 0:
         return 0.0, 0, 1.0
-    out, work = home / "out", home / "work"
+    out = home / "out"
     out.mkdir()
-    work.mkdir()
-    part = replace(planned, plan=_first_blocks(plan, min(most, plan.num_blocks)))
     began = time.perf_counter()
-    records, _ = fill_blocks(part, out, work, IN_THIS_PROCESS, None)
+    records, _ = fill_blocks(planned, out, home / "work", IN_THIS_PROCESS, None, most=_WRITTEN_SHARDS)
     spent = time.perf_counter() - began
-    return spent, sum(record["shard"]["size_bytes"] for record in records), part.plan.num_blocks / plan.num_blocks
-
-
-def _first_blocks(plan: Plan, count: int) -> Plan:
-    end = int(plan.offsets[count])
-    starts, lengths = plan.given_starts, plan.given_lengths
-    return replace(
-        plan,
-        offsets=plan.offsets[: count + 1],
-        sample_ids=plan.sample_ids[:end],
-        given_starts=None if starts is None else starts[:end],
-        given_lengths=None if lengths is None else lengths[:end],
-    )
+    shards = [record["shard"] for record in records]
+    return spent, sum(s["size_bytes"] for s in shards), sum(s["num_blocks"] for s in shards) / planned.num_blocks

@@ -43,8 +43,8 @@ class Done:
     """What one job took.
 
     Attributes:
-        step: "hash", "tokenise" or "fill".
-        index: of the file, chunk or shard.
+        step: "hash", "tokenise", "plan" or "fill".
+        index: of the file, chunk, piece of the plan, or shard.
         seconds: from the job's beginning to its end, where it ended well.
         node: the machine; "" for this one.
         tries: 1, or more where it failed and was done again.
@@ -59,9 +59,9 @@ class Done:
 
 def step(name: str) -> ModuleType:
     """Return the module whose ``prepare`` and ``run`` are the step ``name``."""
-    from cloison.packing import fill, hashes, tokenise
+    from cloison.packing import arrange, fill, hashes, tokenise
 
-    return {"hash": hashes, "tokenise": tokenise, "fill": fill}[name]
+    return {"hash": hashes, "tokenise": tokenise, "plan": arrange, "fill": fill}[name]
 
 
 def publish(setup: Mapping[str, Any], scratch: Place) -> tuple[str, str]:

@@ -30,9 +30,18 @@ def planning_order(
         return shuffled_part
     if not items.extra_samples.size:
         return lambda start, stop: (np.arange(start, stop, dtype=items.id_type), items.classes(start, stop))
-    samples = np.concatenate([np.arange(items.samples, dtype=items.id_type), items.extra_samples.astype(items.id_type)])
-    listed = np.argsort(samples, kind="stable").astype(items.id_type)
-    return lambda start, stop: (listed[start:stop], items.classes_of(listed[start:stop]))
+    among = items.extra_samples + 1 + np.arange(items.extra_samples.size)  # the places of further pieces, which rise
+
+    def listed_part(start: int, stop: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32]]:
+        first, last = (int(found) for found in np.searchsorted(among, [start, stop]))
+        further = np.zeros(stop - start, bool)
+        further[among[first:last] - start] = True
+        ids = np.empty(stop - start, items.id_type)
+        ids[further] = np.arange(items.samples + first, items.samples + last)
+        ids[~further] = np.arange(start - first, stop - last)
+        return ids, items.classes_of(ids)
+
+    return listed_part
 
 
 def planning_ranks(items: Items, seed: int, shuffled: bool) -> npt.NDArray[Any]:

@@ -21,7 +21,7 @@ from cloison.planning.plans import Plan, Settings
 from cloison.planning.regroup import as_patterns
 from cloison.planning.wrap import wrap_blocks
 
-__all__ = ["POLICIES", "Policy", "plan", "plan_with"]
+__all__ = ["POLICIES", "Policy", "items_of", "plan", "plan_items", "plan_with"]
 
 Policy = Literal["look_ahead", "best_fit", "optimal", "auto", "mixed", "in_order", "wrap"]
 POLICIES: tuple[str, ...] = get_args(Policy)
@@ -83,8 +83,18 @@ def plan(
 def plan_with(settings: Settings, seq_lengths: Any, threads: int | None = None) -> Plan:
     """Return the Plan of ``seq_lengths`` under ``settings``: `plan` with its arguments as one value."""
     began = perf_counter()
+    made = plan_items(settings, items_of(settings, seq_lengths, threads))
+    return replace(made, seconds=perf_counter() - began)
+
+
+def items_of(settings: Settings, seq_lengths: Any, threads: int | None = None) -> Items:
+    """Return what there is to place under ``settings``, which are checked.
+
+    Raises:
+        InputError, OverlongError: as `plan`.
+    """
     _check(settings)
-    items = read_items(
+    return read_items(
         seq_lengths,
         settings.capacity,
         overflow=settings.overflow,
@@ -93,8 +103,11 @@ def plan_with(settings: Settings, seq_lengths: Any, threads: int | None = None) 
         threads=threads,
         whole=settings.policy == "wrap",
     )
-    made = _wrapped(settings, items) if settings.policy == "wrap" else _placed(settings, items)
-    return replace(made, seconds=perf_counter() - began)
+
+
+def plan_items(settings: Settings, items: Items) -> Plan:
+    """Return the Plan of ``items``, which are those of ``settings`` (see `items_of`)."""
+    return _wrapped(settings, items) if settings.policy == "wrap" else _placed(settings, items)
 
 
 def _placed(settings: Settings, items: Items) -> Plan:

@@ -196,10 +196,18 @@ class TokenStore:
             out[here] = self._batches[unit].column("shape").to_numpy()[rows[here]]
         return out
 
-    def each_unit(self) -> Iterator[tuple[npt.NDArray[np.void], npt.NDArray[np.int64], npt.NDArray[np.uint8]]]:
-        """Yield (spans, span_counts, shapes) of each unit in order, for decisions over all samples."""
-        for batch, (spans, offsets) in zip(self._batches, self._spans, strict=True):
-            yield spans, np.diff(offsets).astype(np.int64), batch.column("shape").to_numpy()
+    def each_unit(
+        self,
+    ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.void], npt.NDArray[np.int64], npt.NDArray[np.uint8]]]:
+        """Yield (lengths, spans, span_counts, shapes) of each unit in order, for decisions over all samples.
+
+        Chunks are mapped one after the other, apart from the maps that the store keeps: what was read does not stay in memory.
+        """
+        for path, chunk in zip(_copies(self.folder, self.chunks), self.chunks, strict=True):
+            for batch in _mapped(path, chunk):
+                spans, offsets = _flat_spans(batch.column("spans"))
+                lengths = np.diff(_flat(batch.column("input_ids"))[1]).astype(np.int64)
+                yield lengths, spans, np.diff(offsets).astype(np.int64), batch.column("shape").to_numpy()
 
     def gather_ids(
         self, sample_ids: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]

@@ -73,19 +73,19 @@ def dry_run_table(rows: Iterable[tuple[str, str]]) -> Group:
 
 def planned_facts(planned: Planned) -> dict[str, Any]:
     """Return the numbers of a plan that is not packed, under the manifest's names."""
-    plan, spec = planned.plan, planned.tokens.spec
+    spec = planned.tokens.spec
     return {
         "spec": spec.to_dict(),
         "capacity": spec.capacity,
         "token_key": planned.tokens.key,
-        "num_blocks": plan.num_blocks,
-        "num_segments": plan.num_segments,
-        "num_tokens": plan.num_tokens,
-        "utilization": plan.utilization,
-        "padding_utilization": plan.num_tokens / max(1, plan.num_segments * spec.capacity),
-        "lower_bound": plan.lower_bound,
-        "gap": plan.gap,
-        "composition": plan.composition.to_dict(),
+        "num_blocks": planned.num_blocks,
+        "num_segments": planned.num_segments,
+        "num_tokens": planned.num_tokens,
+        "utilization": planned.utilization,
+        "padding_utilization": planned.num_tokens / max(1, planned.num_segments * spec.capacity),
+        "lower_bound": planned.lower_bound,
+        "gap": planned.gap,
+        "composition": planned.composition.to_dict(),
         "ledger": planned.ledger.to_dict(),
     }
 

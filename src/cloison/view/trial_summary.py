@@ -71,7 +71,7 @@ def trial_summary(trial: Trial) -> Group:
         rows += planned_rows(trial.planned)
     else:
         part = f"{counted(trial.sampled_chunks, 'chunk')} of {trial.num_chunks:,}, evenly over the sources"
-        rows += [("told from", part), ("utilization", f"{trial.planned.plan.utilization:.2%} there")]
+        rows += [("told from", part), ("utilization", f"{trial.planned.utilization:.2%} there")]
     return dry_run_table(rows)
 
 
