@@ -149,3 +149,16 @@ def test_a_source_is_a_path_and_records_in_memory_are_told_where_to_go(tmp_path:
             cloison.pack(source, tmp_path / "out", cloison.PackSpec(8))  # type: ignore[arg-type]
         assert caught.value.found == found and "to_parquet" in caught.value.remedy
     assert not (tmp_path / "out").exists()
+
+
+def test_a_name_of_a_hub_is_answered_with_how_to_bring_it_here(ids: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = complaint(capsys, "pack", str(ids), "--tokenizer", "Qwen/Qwen3-0.6B", "--capacity", "32", "--dry-run")
+    assert 'AutoTokenizer.from_pretrained("NAME").save_pretrained("FOLDER")' in said
+
+
+def test_a_plan_explains_its_columns(ids: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(ids), "--capacity", "32"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for head in ("full", "gap", "cut", "lost", "alike", "at random", "samples/step", "s"):
+        assert f"{head}: " in out
+    assert out.count("a dot is empty") == 1

@@ -75,7 +75,6 @@ def _shown(demo: Demo) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from cloison.story.demo import TOKENIZER
     from cloison.view.tables import number, percent
     from cloison.view.terminal_summary import packed_summary
     from cloison.view.terminal_verdict import report_view
@@ -125,7 +124,7 @@ def _shown(demo: Demo) -> Any:
     said += [
         f"Look: {demo.folder}/packed.html (every token, every boundary)"
         + (f", {demo.folder}/verdict.html (who sees whom)" if demo.judged else ""),
-        f"Next: cloison show {demo.folder}/packed --block 3 --tokenizer {TOKENIZER}",
+        f"Next: cloison show {demo.folder}/packed --block 3",
         "      cloison verify YOUR_MODEL, cloison audit -- YOUR TRAINING COMMAND",
     ]
     parts += [Text(line) for line in said]

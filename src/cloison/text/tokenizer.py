@@ -114,7 +114,7 @@ def _from_path(path: Path) -> Vocabulary:
         raise InputError(
             f"the tokenizer {str(path)!r} must be a folder with a tokenizer.json, or that file.",
             "There is none." if path.exists() else "There is no such path.",
-            "Write one with save_pretrained of a fast tokenizer; names of hubs are not looked up.",
+            'Names of hubs are not looked up: AutoTokenizer.from_pretrained("NAME").save_pretrained("FOLDER") writes one.',
         )
     with tokenizer_errors(f"{file} must be a tokenizer.json"):
         backend = Tokenizer.from_file(str(file))

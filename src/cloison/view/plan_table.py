@@ -37,6 +37,11 @@ _HEADS = (
     "steps",
     "s",
 )
+_LEGEND = (
+    "full: tokens / (blocks x capacity). gap: blocks above a lower bound, proven as proof says. cut: of the samples. "
+    "lost: of the tokens. alike: how much of the variance of log length lies between blocks (1: blocks of like lengths), and "
+    "at random: in a random draw. samples/step: how their number varies over steps of {step} blocks. s: seconds of planning."
+)
 _OPTIONS = ("overflow", "capacity", "align", "max_sample_tokens")
 _MIXING = range(_HEADS.index("alike"), _HEADS.index("s"))
 """The columns that go into a second table where the terminal is narrow."""
@@ -118,8 +123,7 @@ def plan_table(lengths: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) ->
     parts: list[Any] = [*_pictures(lengths, rows)]
     if kept:
         step = kept[0]["blocks_per_step"]
-        said = f"alike: share of the variance of log length between blocks. samples/step: over steps of {step} blocks."
-        parts += [_Columns([_cells(row) for row in kept]), Text(said, style="dim")]
+        parts += [_Columns([_cells(row) for row in kept]), Text(_LEGEND.format(step=step), style="dim")]
     return Group(*parts, *_refusals(rows))
 
 
@@ -188,9 +192,11 @@ def _pictures(lengths: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
         q = lengths["quantiles"]
         lines.append(Text(f"{q['p0']:,} {bars} {q['p100']:,}"))
         lines.append(Text(f"half have {q['p25']:,} to {q['p75']:,}, 1 in 100 more than {q['p99']:,}", style="dim"))
+    legend = ": the first blocks, sample by sample in two shades; a dot is empty"
     for row in rows:
         if row.get("first_blocks"):
-            lines.append(Text(f"{row['policy']} at {row['capacity']:,}", style="dim"))
+            lines.append(Text(f"{row['policy']} at {row['capacity']:,}{legend}", style="dim"))
+            legend = ""
             lines += [Text(_strip(block, row["capacity"])) for block in row["first_blocks"]]
     return [*lines, Text("")]
 
