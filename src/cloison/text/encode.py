@@ -27,6 +27,7 @@ from cloison.text.shapes import Example, Reading, check_columns, read_record, re
 from cloison.text.targets import ROLES, SAMPLE, labels, role_code, span_array
 from cloison.text.tokenizer import NO_VOCABULARY, load_tokenizer, save_tokenizer, tokenizer_errors
 from cloison.text.tokens import read_tokens
+from cloison.text.unwritten import refuse_unwritten
 
 __all__ = ["Encoded", "Encoder", "encode"]
 
@@ -237,6 +238,7 @@ class Encoder:
             if isinstance(text, str):
                 try:
                     refuse_marks([text])
+                    refuse_unwritten(examples[index].messages, text)
                     good.append(index)
                 except RecordError as error:
                     out[index] = error
