@@ -52,3 +52,16 @@ def test_what_a_template_leaves_out_of_the_roles_that_it_knows_is_its_own_choice
     turns = (("system", "a cat"), ("user", "hi"), ("assistant", "yo"))
     assert encode(chat(*turns), small, chat_template=last).num_targets
     assert encode(chat(("Critic", "  "), *turns[1:]), small, chat_template=QWEN).num_targets  # nothing is lost of a blank
+
+
+@pytest.mark.parametrize("use", ["m.content.startswith('a')", "m.role + m.content"])
+def test_parts_where_a_template_takes_texts_are_named(use: str, small: Path) -> None:
+    parts = {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}, {"role": "assistant", "content": "yo"}]
+    }
+    with pytest.raises(RecordError, match="join the texts of the parts") as caught:
+        encode(parts, small, chat_template="{% for m in messages %}{{ " + use + " }}{% endfor %}")
+    assert "must render the record" in caught.value.asked
+    with pytest.raises(RecordError) as other:
+        encode(parts, small, chat_template="{{ raise_exception('no') }}")
+    assert "join the texts" not in other.value.remedy
