@@ -166,5 +166,5 @@ def _placeholder(value: Any) -> Any:
 def _error(why: str) -> TemplateError:
     remedy = "Mend the record, or pass another chat_template."
     if "'list object'" in why or '"list"' in why:
-        remedy = f"Where the content of messages is a list of parts, and the template takes texts: join the texts of the parts. {remedy}"
+        remedy = f"Where messages hold lists of parts, and the template takes texts: join the texts of the parts. {remedy}"
     return TemplateError("the chat template must render the record.", f"It does not: {why}.", remedy)
