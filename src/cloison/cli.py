@@ -11,7 +11,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -52,25 +53,58 @@ def main(argv: Sequence[str] | None = None) -> int:
     module.add_arguments(command)
     command.add_argument("--json", action="store_true", help="say it as JSON on standard output")
     args = command.parse_args(words[1:])
+    _open_closed_streams()
     try:
         outcome = module.run(args)
-        _print(outcome, as_json=args.json)
-        return int(outcome.status)
+        return _told(name, int(outcome.status), lambda: _print(outcome, as_json=args.json))
     except CloisonError as error:
         from cloison.view.option_words import as_options
 
         if args.json:
-            print(json.dumps({"error": _plain(error)}, ensure_ascii=True))
-        for line in (f"cloison {name}: {error.asked}", error.found, as_options(error.remedy, vars(args))):
-            if line:
-                print(_safe(line), file=sys.stderr)
+            plain = json.dumps({"error": _plain(error)}, ensure_ascii=True)
+            _told(name, 2, lambda: print(plain, flush=True))
+        _complain(f"cloison {name}: {error.asked}", error.found, as_options(error.remedy, vars(args)))
         return 1 if isinstance(error, FindingsError) else 2
     except KeyboardInterrupt:
-        print(f"cloison {name}: interrupted. Run the same command again to go on where it stopped.", file=sys.stderr)
+        _complain(f"cloison {name}: interrupted. Run the same command again to go on where it stopped.")
         return 130
-    except BrokenPipeError:  # the reader, head or less, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+
+def _open_closed_streams() -> None:
+    """Give a process that was started without standard streams ones to nowhere.
+
+    Else the first files that it opens have their numbers, and what a library prints goes into a data set.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = os.O_WRONLY if number else os.O_RDONLY
+            try:
+                os.fstat(number)
+            except OSError:
+                os.open(os.devnull, mode)  # the lowest number that is free
+            setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115 (to the end)
+
+
+def _told(name: str, status: int, tell: Callable[[], None]) -> int:
+    """Tell the answer and return ``status``: a reader (head, less) who has seen enough changes nothing in what was done."""
+    try:
+        tell()
+        sys.stdout.flush()
+        return status
+    except (BrokenPipeError, SystemExit):  # the second is what rich makes of the first
+        pass
+    except OSError as error:
+        found = f"The system says: {os.strerror(error.errno or 0)}. What was asked for is done."
+        _complain(f"cloison {name}: standard output must take the answer.", found)
+        status = 2
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end
+    return status
+
+
+def _complain(*lines: str) -> None:
+    with suppress(OSError):  # nobody listens; the exit status tells
+        for line in filter(None, lines):
+            print(_safe(line), file=sys.stderr, flush=True)
 
 
 def _top() -> argparse.ArgumentParser:

@@ -39,7 +39,7 @@ def test_a_block_that_ends_badly_leaves_the_old_file_and_nothing_else(tmp_path: 
     ("number", "remedy"),
     [
         (errno.ENOSPC, "Free space"),
-        (errno.EACCES, "writable"),
+        (errno.EACCES, "the right to it"),
         (errno.EROFS, "read-only"),
         (errno.EMFILE, "ulimit"),
         (errno.EIO, "Run again"),

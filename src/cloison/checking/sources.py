@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -15,6 +16,7 @@ from cloison.checking.inspection import Piece
 from cloison.checking.ragged import from_arrow, from_rows
 from cloison.errors import CloisonError, InputError, StoreError
 from cloison.places import Place, Remote, found, size
+from cloison.store.files import store_errors
 from cloison.text.arrow_files import arrow_batches, arrow_jobs
 from cloison.text.columnar import group_batches
 
@@ -46,7 +48,18 @@ def data_files(path: Place) -> Sequence[Place]:
         return [path]
     if (path / MDS_INDEX).is_file():
         return [path / MDS_INDEX]
-    return _rows_among(path, [p for p in sorted(path.rglob("*")) if p.is_file()])
+    return _rows_among(path, _files_below(path))
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """Return the files below ``folder`` by path; a folder in it that cannot be listed is an error, and not passed over."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    with store_errors(f"{folder} cannot be read"):
+        found = [Path(here, name) for here, _, names in os.walk(folder, onerror=refuse) for name in names]
+    return sorted(file for file in found if file.is_file())
 
 
 def _remote_files(path: Remote) -> Sequence[Place]:

@@ -107,6 +107,7 @@ def ensure_tokens(
         StoreError: ``folder`` cannot be written.
     """
     claim(folder)
+    sweep(folder)  # of runs that were killed while they copied standard input
     opened = open_sources(sources, spec, spool=folder)
     hashes = source_hashes(opened.files, folder, engine)
     encoder = Encoder(tokenizer, spec, opened.reading)
@@ -176,7 +177,7 @@ def _unchanged(source: Source) -> None:
 def _forget_standard_input(source: Source, folder: Place) -> None:
     """Remove the copy of standard input: its tokens are whole."""
     for file in source.files:
-        if file.path.startswith(str(folder / "stdin-")):
+        if file.path.startswith(str(folder / ".stdin-")):
             remove(place(file.path))
 
 

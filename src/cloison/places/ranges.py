@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from cloison.places.ordinary import open_ordinary
 from cloison.places.remote import Place, Remote, filesystem, tried
 from cloison.places.verbs import stamp
 
@@ -119,9 +120,10 @@ def opened(at: Place, buffer_bytes: int = 1 << 20) -> io.BufferedReader:
 
     Raises:
         FileNotFoundError: there is no file.
+        StoreError: it is no ordinary one.
     """
     if isinstance(at, Path):
-        return at.open("rb")
+        return open_ordinary(at)
     return io.BufferedReader(RangedFile(at), buffer_bytes)
 
 

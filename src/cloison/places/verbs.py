@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from cloison.errors import InputError
 from cloison.places.listing import below
+from cloison.places.ordinary import open_ordinary
 from cloison.places.remote import Place, Remote, filesystem, tried
 
 __all__ = [
@@ -89,7 +90,8 @@ def read(at: Place) -> bytes:
         FileNotFoundError: there is no file.
     """
     if isinstance(at, Path):
-        return at.read_bytes()
+        with open_ordinary(at) as file:
+            return file.read()
 
     def request(system: Any, path: str) -> bytes:
         expected, content = system.info(path)["size"], bytes(system.cat_file(path))

@@ -21,7 +21,7 @@ from typing import Any
 
 from cloison.errors import StoreError
 from cloison.places import Place, Remote, create, read, remove
-from cloison.store.files import lives, write_json
+from cloison.store.files import lives, store_errors, write_json
 
 __all__ = ["BEAT_S", "GONE_S", "alone_in"]
 
@@ -32,6 +32,9 @@ GONE_S = 20.0
 """A claim that stays as it is for so long has no writer any more."""
 
 _LOOK_S = 0.5
+
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+"""Nothing is cut, no link followed and no pipe waited for: the folder may be one that others prepared."""
 
 
 @contextmanager
@@ -46,15 +49,19 @@ def alone_in(work: Place, folder: Place) -> Iterator[Callable[[], None]]:
         StoreError: another one is inside.
     """
     if isinstance(work, Path):
-        with (work / "lock").open("wb") as lock:
+        with store_errors(f"{work / 'lock'} cannot be used"):
+            lock = os.open(work / "lock", _LOCK_FLAGS, 0o666)
+        try:
             _hold(lock, folder)
             yield lambda: None
+        finally:
+            os.close(lock)
     else:
         with _claimed(work / "claim.json", folder) as verify:
             yield verify
 
 
-def _hold(lock: Any, folder: Place) -> None:
+def _hold(lock: int, folder: Place) -> None:
     if os.name != "posix":
         return
     import fcntl

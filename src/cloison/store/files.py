@@ -23,6 +23,7 @@ from typing import Any
 from cloison.errors import CloisonError, StoreError
 from cloison.places import Place, Remote, opened, put, read, remove, scratch
 from cloison.places.copies import copy_of
+from cloison.places.ordinary import in_utf8
 
 __all__ = [
     "PART",
@@ -52,11 +53,12 @@ _SILENT_S = 3600.0
 _REMEDIES = {
     errno.ENOSPC: "Free space on that disk and run again: what is finished is kept.",
     errno.EDQUOT: "Free space within the quota and run again: what is finished is kept.",
-    errno.EACCES: "Make the folder writable, or name another.",
-    errno.EPERM: "Make the folder writable, or name another.",
+    errno.EACCES: "Give this user the right to it, or name another.",
+    errno.EPERM: "Give this user the right to it, or name another.",
     errno.EROFS: "The file system is read-only: name a folder elsewhere.",
     errno.ENOENT: "Check the path.",
     errno.ENOTDIR: "A part of the path is a file: name another folder.",
+    errno.ELOOP: "Remove the link, or name another folder.",
     errno.EMFILE: "Raise the limit of open files (ulimit -n), or lower workers.",
 }
 
@@ -178,6 +180,8 @@ def claim(folder: Place) -> None:
             part.write_bytes(b"cloison")
         remove(probe_there)
         return
+    if not in_utf8(folder):
+        raise StoreError(f"{folder} must have a name in UTF-8.", "Parquet is written to no other.", "Name another folder.")
     with store_errors(f"{folder} cannot be used"):
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe.{writer()}{PART}"

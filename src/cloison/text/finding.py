@@ -7,11 +7,13 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from cloison.errors import InputError, StoreError
+from cloison.errors import CloisonError, InputError, StoreError
 from cloison.places import Place, Remote, found, place, put, scratch, size
 from cloison.text.columnar import dataset_files
 
@@ -38,6 +40,10 @@ KINDS = {
 """What a file is by its suffix; whether a ``.json`` is lines or an array, its first character tells."""
 
 
+_KEY = re.compile(r"[0-9a-f]{64}")
+"""The name of a token store's folder."""
+
+
 def paths_of(source: str, spool: Spool, skipped: list[str]) -> list[str]:
     """Return the paths or URLs of the files of ``source``; what is passed over, and why, goes to ``skipped``.
 
@@ -50,17 +56,51 @@ def paths_of(source: str, spool: Spool, skipped: list[str]) -> list[str]:
     path = place(source)
     if isinstance(path, Remote):
         return _remote_paths(path, skipped)
-    if path.is_dir():
-        listed = dataset_files(path)
-        return [str(file) for file in listed] if listed is not None else _walk(path, skipped)
-    if path.exists():
-        return [str(path)]
-    matched = sorted(glob.glob(str(path), recursive=True)) if glob.has_magic(source) else []
-    if not matched:
-        raise _no_such(source)
-    return [
-        file for one in matched for file in (_walk(Path(one), skipped) if Path(one).is_dir() else [one]) if kind_of(file)[0]
-    ]
+    with _rights(source):
+        if path.is_dir():
+            listed = dataset_files(path)
+            return [str(file) for file in listed] if listed is not None else _walk(path, skipped)
+        if path.exists():
+            return [str(path)]
+        matched = _matched(source) if glob.has_magic(source) else []
+        if not matched:
+            raise _no_such(source)
+        skipped += [f"{one} ({made})" for one in matched if (made := _made_by_us(one))]
+        found = [(_walk(Path(one), skipped) if os.path.isdir(one) else [one]) for one in matched if not _made_by_us(one)]
+        return [file for files in found for file in files if kind_of(file)[0]]
+
+
+@contextmanager
+def _rights(source: str) -> Iterator[None]:
+    """Turn what the system says while a source is listed into an error that names the folder: none is passed over for it."""
+    try:
+        yield
+    except CloisonError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"the source {source!r} must be readable.",
+            f"{error.filename or source}: {error.strerror or error}.",
+            "Give this user the right to it, or name what is to be read.",
+        ) from error
+
+
+def _matched(pattern: str) -> list[str]:
+    """Return what a glob matches, by path.
+
+    Raises:
+        OSError: a folder in which it looks cannot be listed; Python's glob passes over such.
+    """
+    parts = Path(pattern).parts
+    for number, part in enumerate(parts):
+        if glob.has_magic(part):
+            above = os.path.join("", *parts[:number])
+            for folder in glob.glob(above, recursive=True) if glob.has_magic(above) else [above or "."]:
+                if part == "**":
+                    deque(os.walk(folder, onerror=_raised), 0)
+                elif os.path.isdir(folder):
+                    os.scandir(folder).close()
+    return sorted(glob.glob(pattern, recursive=True))
 
 
 def _remote_paths(source: Remote, skipped: list[str]) -> list[str]:
@@ -72,15 +112,16 @@ def _remote_paths(source: Remote, skipped: list[str]) -> list[str]:
     urls = found(source.url)
     if not urls:
         raise _no_such(source.url)
-    ours = _folders_of_ours(urls)
+    ours = _folders_of_ours(urls, source.url)
     skipped += [f"{folder} (written by cloison)" for folder in ours]
     urls = [url for url in urls if not url.startswith(tuple(f"{folder}/" for folder in ours)) and not _hidden(url, source.url)]
     skipped += [f"{url} (of no known kind)" for url in urls if not kind_of(url)[0]]
     return [url for url in urls if kind_of(url)[0]]
 
 
-def _folders_of_ours(urls: Sequence[str]) -> list[str]:
-    """Return the folders of ``urls`` that cloison wrote: an output below a source folder is no source of the next run."""
+def _folders_of_ours(urls: Sequence[str], source: str) -> list[str]:
+    """Return the folders of ``urls``, found for ``source``, that cloison wrote: an output below a source is no source of the
+    next run."""
     held: dict[str, set[str]] = {}
     for url in urls:
         folder, _, name = url.rpartition("/")
@@ -88,9 +129,10 @@ def _folders_of_ours(urls: Sequence[str]) -> list[str]:
         if folder.endswith("/.work"):
             held.setdefault(folder.removesuffix("/.work"), set()).add(".work")
     tokens, blocks = {"chunk-N.arrow", "chunk-N.json"}, "blocks-N.parquet"
-    return sorted(
-        folder for folder, names in held.items() if tokens <= names or (blocks in names and names & {"manifest.json", ".work"})
-    )
+    keys = set(filter(_KEY.fullmatch, {part for url in urls for part in url.split("/")})) - set(source.split("/"))
+    stores = {url[: url.index(key) + len(key)] for key in keys for url in urls if f"/{key}/" in url}
+    ours = {at for at, names in held.items() if tokens <= names or (blocks in names and names & {"manifest.json", ".work"})}
+    return sorted(ours | stores)
 
 
 def _hidden(url: str, above: str) -> bool:
@@ -107,7 +149,7 @@ def _walk(folder: Path, skipped: list[str]) -> list[str]:
     """Return the files of known kinds below ``folder`` by path; what is passed over goes to ``skipped``."""
     root = folder.resolve()
     kept: list[str] = []
-    for here, folders, files in os.walk(folder, followlinks=False):
+    for here, folders, files in os.walk(folder, onerror=_raised, followlinks=False):
         for name in folders:
             if os.path.islink(os.path.join(here, name)):
                 skipped.append(f"{os.path.join(here, name)} (a link to a folder)")
@@ -132,8 +174,14 @@ def _walk(folder: Path, skipped: list[str]) -> list[str]:
     return sorted(kept, key=lambda path: Path(path).parts)
 
 
+def _raised(error: OSError) -> None:
+    raise error
+
+
 def _made_by_us(folder: str) -> str:
     """Return what ``folder`` is where cloison wrote it: an output below a source folder is no source of the next run."""
+    if _KEY.fullmatch(os.path.basename(folder)):  # from its first moment on, in which there is little in it
+        return "a token store"
 
     def holds(name: str) -> bool:
         return bool(glob.glob(os.path.join(glob.escape(folder), name)))
@@ -151,13 +199,13 @@ def kind_of(path: str) -> tuple[str, str]:
 
 
 def _spooled(stream: BinaryIO, spool: Spool) -> str:
-    """Write ``stream`` to a file in ``spool`` that is named by its hash, and return its path."""
+    """Write ``stream`` to a file in ``spool`` that is named by its hash, hidden since it is no source; return its path."""
     if spool is None:
         raise InputError("standard input needs a folder for its copy.", "None is given.", "Pass spool=FOLDER.")
     home = place(spool)
     folder = scratch(home)
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"stdin.{os.getpid()}.partial"
+    partial = folder / f"stdin.{os.getpid()}.part"
     digest = hashlib.sha256()
     head = b""
     try:
@@ -171,9 +219,16 @@ def _spooled(stream: BinaryIO, spool: Spool) -> str:
         raise StoreError(
             f"standard input must fit into {folder}.", f"It does not: {error}.", "Give a folder with room."
         ) from error
+    if not head:
+        partial.unlink()
+        raise InputError(
+            "standard input must hold records.",
+            "It is empty.",
+            "Look at what should have written to it, which may have failed.",
+        )
     suffix = ".json.gz" if head.startswith(b"\x1f\x8b") else ".json.zst" if head.startswith(b"\x28\xb5\x2f\xfd") else ".json"
     suffix = ".parquet" if head.startswith(b"PAR1") else suffix
-    final: Place = home / f"stdin-{digest.hexdigest()[:32]}{suffix}"
+    final: Place = home / f".stdin-{digest.hexdigest()[:32]}{suffix}"
     if size(final) is not None:
         partial.unlink()  # the same input, spooled before: its time stays, and a run can go on
     elif isinstance(final, Path):

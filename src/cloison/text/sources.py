@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from cloison.errors import ChangedError, InputError, RecordError
 from cloison.places import Remote, opened, place, stamp, together
+from cloison.places.ordinary import in_utf8
 from cloison.spec import PackSpec
 from cloison.text.arrow_files import arrow_jobs
 from cloison.text.columnar import parquet_jobs, read_arrow, read_parquet
@@ -211,6 +212,8 @@ def _file(path: str) -> SourceFile:
             kind = "json" if head.startswith(b"[") else "jsonl"
         elif codec and kind in ("parquet", "arrow"):
             raise InputError(f"{path} must not be compressed as a whole.", f"It is {kind}.{codec}.", "Unpack it.")
+        elif kind in ("parquet", "arrow") and not in_utf8(path):
+            raise InputError(f"{path} must have a name in UTF-8.", "Columnar files of others are not opened.", "Rename it.")
     return SourceFile(path, kind, codec, *state)
 
 
