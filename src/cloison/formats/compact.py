@@ -1,4 +1,4 @@
-"""Thrift's compact protocol, as far as the headers and the footer of a Parquet file need it: values made into bytes.
+"""Thrift's compact protocol, as far as the headers and the footer of a Parquet file need it: values and their bytes.
 
 A value is (the number of its type, its bytes), so that a struct is a dict of field numbers and values, and nests.
 Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md.
@@ -7,8 +7,9 @@ Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-pr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-__all__ = ["TRUE", "Value", "i8", "i32", "i64", "many", "struct", "text", "varint"]
+__all__ = ["TRUE", "Value", "i8", "i32", "i64", "many", "parse", "struct", "text", "varint"]
 
 Value = tuple[int, bytes]
 """The type's number and the bytes of a value."""
@@ -63,3 +64,63 @@ def varint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+def parse(content: Any, at: int) -> tuple[dict[int, Any], int]:
+    """Return the fields of the struct in ``content`` that begins ``at`` that byte, by number, and where it ends.
+
+    Raises:
+        IndexError, ValueError, RecursionError: there is none.
+    """
+    fields: dict[int, Any] = {}
+    number = 0
+    while head := content[at]:
+        at += 1
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, at = _integer(content, at)
+        fields[number], at = _value(content, at, head & 15)
+    return fields, at + 1
+
+
+def _value(content: Any, at: int, kind: int) -> tuple[Any, int]:
+    if kind in (1, 2):
+        return kind == 1, at
+    if kind == 3:
+        return content[at], at + 1
+    if kind in (4, 5, 6):
+        return _integer(content, at)
+    if kind == 7:
+        return None, at + 8
+    if kind == 8:
+        size, at = _number(content, at)
+        return bytes(content[at : at + size]), at + size
+    if kind == 9:
+        size, kind = content[at] >> 4, content[at] & 15
+        size, at = _number(content, at + 1) if size == 15 else (size, at + 1)
+        values = []
+        for _ in range(size):
+            value, at = (content[at], at + 1) if kind in (1, 2) else _value(content, at, kind)
+            values.append(value)
+        return values, at
+    if kind == 12:
+        return parse(content, at)
+    raise ValueError(f"a value of type {kind}")
+
+
+def _integer(content: Any, at: int) -> tuple[int, int]:
+    number, at = _number(content, at)
+    return number >> 1 ^ -(number & 1), at
+
+
+def _number(content: Any, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while shift < 64:
+        byte = content[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return number, at
+    raise ValueError("a number of more than 64 bits")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from cloison.checking.ragged import Ragged
 from cloison.errors import StoreError
+from cloison.formats.pages import plain_groups, read_groups
 from cloison.places import Place, Remote, random_access
 from cloison.segments import IGNORE
 from cloison.store.files import store_errors
@@ -73,48 +76,58 @@ def each_shard(packed: Packed, work: Callable[[int, Shard], T]) -> list[T]:
 
 def pieces(packed: Packed, shard: Shard, columns: tuple[str, ...] = TARGETED) -> Iterator[Piece]:
     """Yield the blocks of one file in pieces of about a million tokens, with these ``columns``; only they are decoded."""
-    import pyarrow.parquet as pq
-
     path = packed.path / shard.name
     size = max(1, _PIECE_TOKENS // packed.capacity)
-    source = random_access(path, shard.size_bytes)
-    remote = isinstance(path, Remote)
-    reading = store_errors(f"{path} cannot be read", damage="Restore the file, or pack again.")
-    with reading, pq.ParquetFile(source, pre_buffer=remote) as file:
+    with store_errors(f"{path} cannot be read", damage="Restore the file, or pack again."):
         rows = 0
-        # Without Arrow's threads, which all files would share, and which OMP_NUM_THREADS=1 makes one.
-        for batch in file.iter_batches(batch_size=size, columns=list(columns), use_threads=False):
-            flat: dict[str, Any] = {"labels": np.zeros(0, np.int32)}
-            for name in columns:
-                flat[name] = _flat(batch.column(name), name, path)
-            counts = np.diff(batch.column("seq_lengths").offsets.to_numpy()).astype(np.int64)
-            piece = Piece(block_segments=counts, **flat)
-            _refuse_unsound(piece, batch, path, packed.capacity)
-            rows += counts.size
+        for found in _read(path, shard.size_bytes, columns, size, packed.capacity):
+            flat: dict[str, Any] = {"labels": np.zeros(0, np.int32)} | {name: one.values for name, one in found.items()}
+            piece = Piece(block_segments=found["seq_lengths"].sizes, **flat)
+            _refuse_unsound(piece, found, path, packed.capacity)
+            rows += piece.block_segments.size
             yield piece
         if rows != shard.num_blocks:
             raise _unsound(path, f"It has {rows:,} blocks, and its manifest says {shard.num_blocks:,}")
 
 
-def _refuse_unsound(piece: Piece, batch: Any, path: Place, capacity: int) -> None:
+def _read(path: Place, size_bytes: int, columns: Sequence[str], rows: int, capacity: int) -> Iterator[dict[str, Ragged]]:
+    """Yield the columns of about ``rows`` rows at a time: page by page on the local disk, where that goes, else by pyarrow."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(random_access(path, size_bytes), pre_buffer=isinstance(path, Remote)) as file:
+        if isinstance(path, Path):
+            with path.open("rb") as raw:
+                groups = plain_groups(raw, file.metadata, columns)
+                while groups:
+                    count = int(np.searchsorted(np.cumsum([group[0].rows for group in groups]), rows, "right"))
+                    part, groups = groups[: max(1, count)], groups[max(1, count) :]
+                    dtypes = ["<f4" if name == "loss_weights" else "<i4" for name in columns]
+                    yield dict(zip(columns, read_groups(raw, part, dtypes, capacity), strict=True))
+                if groups is not None:
+                    return
+        # Without Arrow's threads, which all files would share, and which OMP_NUM_THREADS=1 makes one.
+        for batch in file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False):
+            yield {name: _ragged(batch.column(name), name, path) for name in columns}
+
+
+def _refuse_unsound(piece: Piece, found: Mapping[str, Ragged], path: Place, capacity: int) -> None:
     """Raise where the boundaries are not those of the tokens: what is written would be wrong without a sign of it."""
     if piece.seq_lengths.min(initial=1) < 1 or piece.block_segments.min(initial=1) < 1:
         raise _unsound(path, "A segment or block is empty")
     offsets = block_offsets(piece)
     if np.diff(offsets).max(initial=0) > capacity:
         raise _unsound(path, f"A block has more than {capacity:,} tokens")
-    for name in batch.schema.names:
-        if name != "seq_lengths":
-            found = batch.column(name).offsets.to_numpy()
-            if not np.array_equal(found - found[0], offsets):
-                raise _unsound(path, f"The lengths of a block's segments do not sum to its {name}")
+    for name, one in found.items():
+        if name != "seq_lengths" and not np.array_equal(one.offsets, offsets):
+            raise _unsound(path, f"The lengths of a block's segments do not sum to its {name}")
 
 
-def _flat(column: Any, name: str, path: Place) -> npt.NDArray[Any]:
+def _ragged(column: Any, name: str, path: Place) -> Ragged:
     values = column.flatten()
     if str(values.type) != ("float" if name == "loss_weights" else "int32") or column.null_count or values.null_count:
         raise _unsound(path, f"Its {name} are {column.type}, or some are null")
-    return np.asarray(values.to_numpy())
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    return Ragged(np.asarray(values.to_numpy()), offsets - offsets[0])
 
 
 def _unsound(path: Place, found: str) -> StoreError:

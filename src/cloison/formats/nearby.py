@@ -1,4 +1,4 @@
-"""nearby: a token store on the local disk, for as long as it is read; one that lies elsewhere is copied, since it is read at random."""
+"""nearby: a token store on the local disk, while it is read; one that lies elsewhere is copied to be read at random."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-__all__ = ["lay", "number", "place", "shift"]
+__all__ = ["lay", "number", "place", "shift", "starts"]
 
 
 @njit(cache=True, nogil=True)
@@ -102,3 +102,40 @@ def shift(
         for rest in range(token, targets.shape[1]):
             targets[block, rest] = 0
             numbers[block, rest] = 0
+
+
+@njit(cache=True, nogil=True)
+def starts(levels: npt.NDArray[np.uint8], count: int, found: npt.NDArray[np.int64]) -> int:
+    """Put the places of 0 among ``count`` levels of one bit there, and return how many; -1 where they are not such levels, or
+    more than ``found`` holds.
+
+    They are runs: twice a length, seven bits a byte with the lowest first, and the level; or, where that number is odd, half
+    of it the bytes that follow, eight levels in each.
+    """
+    at = place = rows = 0
+    while place < count:
+        head = bits = 0
+        while True:
+            if at >= levels.size or bits > 28:
+                return -1
+            byte = int(levels[at])
+            at += 1
+            head |= (byte & 0x7F) << bits
+            bits += 7
+            if byte < 0x80:
+                break
+        apart = head & 1
+        width = head >> 1 if apart else 1
+        size = min(width * 8 if apart else head >> 1, count - place)
+        if size < 1 or at + width > levels.size:
+            return -1
+        if apart or levels[at] == 0:
+            for k in range(size):
+                if not apart or (levels[at + (k >> 3)] >> (k & 7)) & 1 == 0:
+                    if rows == found.size:
+                        return -1
+                    found[rows] = place + k
+                    rows += 1
+        at += width
+        place += size
+    return rows
