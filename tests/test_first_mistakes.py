@@ -162,3 +162,11 @@ def test_a_plan_explains_its_columns(ids: Path, capsys: pytest.CaptureFixture[st
     for head in ("full", "gap", "cut", "lost", "alike", "at random", "samples/step", "s"):
         assert f"{head}: " in out
     assert out.count("a dot is empty") == 1
+
+
+def test_an_option_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import numpy as np
+
+    np.arange(9, dtype=np.uint16).tofile(tmp_path / "ids.npy")
+    said = complaint(capsys, "import", str(tmp_path), str(tmp_path / "out"), "--from", "olmo-core")
+    assert "Pass --dtype, one of uint8" in said

@@ -11,6 +11,9 @@ __all__ = ["as_options"]
 _ARGUMENT = re.compile(r"(?<![\w.(-])(?P<name>[a-z_]+)=(?:[\"'](?P<quoted>[^\"']+)[\"']|(?P<bare>[\w./-]*\w)|(?=[\s).,;:]|$))")
 """NAME="value", NAME=value or NAME= where it stands alone, not inside a call."""
 
+_TWICE = re.compile(r"(--[a-z-]+) \(\1\)")
+"""An argument that names its option behind it, for those who read it in Python."""
+
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 _QUOTED = re.compile(r'"(\w+)"')
@@ -28,6 +31,8 @@ def as_options(remedy: str, options: Container[str], renamed: Mapping[str, str] 
     'Pass --split-prompts, or PackSpec(capacity=8).'
     >>> as_options("Pass tokenizer= or eos_token_id=.", {"tokenizer"}, {"eos_token_id": "eos"})
     'Pass --tokenizer or --eos.'
+    >>> as_options("Pass dtype= (--dtype), one of uint16, uint32.", {"dtype"})
+    'Pass --dtype, one of uint16, uint32.'
     """
 
     def option(found: re.Match[str]) -> str:
@@ -37,5 +42,5 @@ def as_options(remedy: str, options: Container[str], renamed: Mapping[str, str] 
         flag = f"--{renamed.get(name, name).replace('_', '-')}"
         return flag if value in ("True", None) else f"{flag} {value}"
 
-    said = _ARGUMENT.sub(option, remedy)
+    said = _TWICE.sub(r"\1", _ARGUMENT.sub(option, remedy))
     return said if said == remedy else _QUOTED.sub(r"\1", said)
