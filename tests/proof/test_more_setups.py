@@ -11,6 +11,8 @@ import pytest
 import torch
 from datasets import Dataset
 from torch import nn
+from torch.nn import functional
+from transformers import Trainer
 
 import cloison
 from cloison import verify
@@ -18,7 +20,7 @@ from cloison.proof.repeated import digests, repeated_rows
 from cloison.proof.signals import signal
 from cloison.proof.tiny import tiny_model
 from tests.proof.mutants_training import flat, padded
-from tests.proof.trainers import EOS, hf, rows, sft
+from tests.proof.trainers import BOS, EOS, hf, rows, sft
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -181,6 +183,74 @@ def test_positions_that_a_model_reads_as_distances_may_start_anywhere(tmp_path: 
 def test_samples_of_a_right_step_are_what_they_are_alone(make: Any, tmp_path: Path) -> None:
     report = audit(make(tmp_path))
     assert report.ok and status(report)["equality"] == "exact", str(report)
+
+
+def with_opening(features: Any) -> Batch:
+    """A collator that puts the begin-of-text id before every sample, as tokenizers' own do."""
+    return padded([{"input_ids": [BOS, *f["input_ids"]], "labels": [-100, *f["labels"]]} for f in features])
+
+
+def test_an_opening_that_the_collator_adds_is_no_padding(tmp_path: Path) -> None:
+    report = audit(hf(tmp_path, "llama", with_opening, steps=1))
+    assert report.ok and status(report)["equality"] == "exact", str(report)
+    assert "the samples, found in the rows" in report["isolation"].summary
+
+
+class Twice(Trainer):
+    """R-Drop's way: the same rows through the model twice, and half of each loss."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        outputs = [model(**inputs, num_items_in_batch=num_items_in_batch) for _ in range(2)]
+        loss = (outputs[0].loss + outputs[1].loss) / 2
+        return (loss, outputs[0]) if return_outputs else loss
+
+
+class Distilled(Trainer):
+    """Targets that are another model's probabilities."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        asked = inputs.pop("labels")[:, 1:] != -100
+        outputs = model(**inputs)
+        with torch.no_grad():
+            wanted = tiny_model("llama", seed=5)[0](**inputs).logits[:, :-1].softmax(-1)
+        each = functional.kl_div(outputs.logits[:, :-1].log_softmax(-1), wanted, reduction="none").sum(-1)
+        loss = each[asked].sum() / num_items_in_batch
+        return (loss, outputs) if return_outputs else loss
+
+
+@pytest.mark.parametrize("trainer_class", [Twice, Distilled])
+def test_losses_of_another_kind_are_not_accused(trainer_class: Any, tmp_path: Path) -> None:
+    """In every micro-batch: only the first is probed for what kind of loss it is."""
+    report = audit(hf(tmp_path, "llama", flat, steps=1, trainer_class=trainer_class))
+    assert report.ok, str(report)
+    assert status(report)["weights"] == ("right" if trainer_class is Twice else "not tested")
+
+
+class Own(nn.Module):
+    """A model of one's own that computes its loss inside; its head has a name that heads have, or none of them."""
+
+    def __init__(self, head: str, leaks: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.qkv, self.named, self.leaks = nn.Embedding(96, 32), nn.Linear(32, 96), head, leaks
+        setattr(self, head, nn.Linear(32, 96))
+
+    def forward(self, input_ids: Any, position_ids: Any, labels: Any, num_items_in_batch: Any = 1, **_: Any) -> Any:
+        x = self.embed(input_ids)
+        query, key, value = self.qkv(x).chunk(3, -1)
+        segments, causal = (position_ids == 0).cumsum(1), torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        seen = causal if self.leaks else causal & (segments[:, :, None] == segments[:, None, :])
+        x = x + (query @ key.transpose(1, 2) / 5).masked_fill(~seen, -1e30).softmax(-1) @ value
+        logits = getattr(self, self.named)(x)
+        loss = functional.cross_entropy(logits[0, :-1], labels[0, 1:], reduction="sum") / num_items_in_batch
+        return {"loss": loss, "logits": logits}
+
+
+@pytest.mark.parametrize(("head", "targets"), [("lm_head", "right"), ("to_words", "not tested")])
+def test_a_loss_computed_inside_a_model_of_ones_own_is_no_missing_loss(head: str, targets: str, tmp_path: Path) -> None:
+    report = audit(hf(tmp_path, "", flat, steps=1, model=Own(head)))
+    assert report.ok and status(report)["isolation"] == "exact" and status(report)["targets"] == targets, str(report)
+    assert errors(audit(hf(tmp_path, "", flat, steps=1, model=Own(head, leaks=True)))) == ["leak"]
 
 
 class Stream(torch.utils.data.IterableDataset):  # the class that trainers know streams by

@@ -23,8 +23,11 @@ _ELSEWHERE = re.compile(
 )
 """What such names say of other things: which layers, how many, other parts than the text's decoder."""
 
-_WORK = 6e11
-"""Multiplications and additions that a verification may take on a CPU; a device with its own memory is given 50 times that."""
+_WORK_S = 8.0
+"""Seconds of one CPU core that a verification may take; a device with its own memory is given 50 times the work."""
+
+_FLOP_S, _PAIR_S = 1 / 3e10, 6.5e-9
+"""What an operation of a matrix product takes there, and a pair of positions in one head of eager attention (measured)."""
 
 _BYTES = 2**28
 """What one tensor of scores or of logits may take, in float64."""
@@ -68,7 +71,7 @@ def position_table(config: Any) -> int | None:
 
 
 def affordable_tokens(module: Any) -> int:
-    """Return how many tokens a verification of ``module`` may pack: some 10 s of work on two CPU cores, by its own sizes.
+    """Return how many tokens a verification of ``module`` may pack: some seconds of work on a CPU core, by its own sizes.
 
     Work is counted from the parameters, memory from the heads and the vocabulary, so that the answer is the same everywhere.
     """
@@ -80,14 +83,14 @@ def affordable_tokens(module: Any) -> int:
         for ours, names in (
             ("heads", ("num_attention_heads", "n_head")),
             ("layers", ("num_hidden_layers", "n_layer")),
-            ("width", ("hidden_size", "n_embd", "d_model")),
             ("vocabulary", ("vocab_size",)),
         ):
             sizes.update((ours, fields[name]) for name in names if isinstance(fields.get(name), int))
-    work, memory = _WORK * (50 if away else 1) / _FORWARDS, _BYTES * (8 if away else 1) / 8
-    per_pair = 4 * sizes.get("width", 256) * sizes.get("layers", 2)
-    # 2 * weights * n + per_pair * n * n = work
-    by_work = ((weights**2 + per_pair * work) ** 0.5 - weights) / per_pair
+    work, memory = _WORK_S * (50 if away else 1) / _FORWARDS, _BYTES * (8 if away else 1) / 8
+    per_token = 2 * weights * _FLOP_S
+    per_pair = sizes.get("heads", 8) * sizes.get("layers", 2) * _PAIR_S
+    # per_token * n + per_pair * n * n = work
+    by_work = ((per_token**2 + 4 * per_pair * work) ** 0.5 - per_token) / (2 * per_pair)
     by_scores = (memory / sizes.get("heads", 8)) ** 0.5
     by_logits = memory / sizes.get("vocabulary", 1000)
     return int(min(by_work, by_scores, by_logits))

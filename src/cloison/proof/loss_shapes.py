@@ -13,7 +13,11 @@ from cloison.proof.fit import NOTHING, Fit, Shape
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LossShape", "classified", "precision_of"]
+__all__ = ["SOFT", "LossShape", "classified", "precision_of"]
+
+
+SOFT = "soft targets"
+"""The name of a loss that pulls each position to many tokens."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from cloison.proof.certificate import certificate
 from cloison.proof.fit import NOTHING
 from cloison.proof.keep import Kept, dropout_of, eager, kept
 from cloison.proof.live import Isolated, isolate, live_setup
+from cloison.proof.loss_shapes import SOFT, LossShape
 from cloison.proof.ranks import Lockstep, gathered, world
 from cloison.proof.repeated import digests, repeated_rows, replicated
 from cloison.proof.report import Verdict, VerifyReport
@@ -27,7 +28,7 @@ from cloison.proof.setup import FAILURES
 from cloison.proof.stand_ins import StandIns, marked, put_on, standing
 from cloison.proof.substitution import core, sites
 from cloison.proof.target_findings import target_findings
-from cloison.proof.targets import NO_HEAD, OTHER_ROWS, UNNAMED, Reading, read_step
+from cloison.proof.targets import INSIDE, NO_HEAD, OTHER_ROWS, UNNAMED, Reading, read_step
 from cloison.proof.throughput import Throughput, counted
 from cloison.proof.truth import ONE_EACH, SampleIndex, Truth, batch_rows, truth_of
 from cloison.proof.weights import Claim, StepWeights, weigh, weights_verdict
@@ -141,6 +142,8 @@ class StepAudit:
             self._findings += _unrecorded(batch_rows(call["input_ids"]), truth)
         if reading is None:
             return
+        if not first and self._form == SOFT:
+            reading = replace(reading, shape=LossShape(SOFT))  # the probes that name a loss run once
         self._targets.append((reading, truth))
         ids = batch_rows(call["input_ids"])
         found = target_findings(ids, reading, truth, sure=packed)
@@ -161,6 +164,10 @@ class StepAudit:
         except CloisonError as error:
             if error.asked == NO_HEAD:
                 said = f"{error.found} A classifier or a reward model has no targets among tokens."
+                self._verdicts.append(Verdict("targets", "not tested", said))
+                return None
+            if error.asked == INSIDE:
+                said = f"the model computes its loss inside: {error.found} {error.remedy}"
                 self._verdicts.append(Verdict("targets", "not tested", said))
                 return None
             if error.asked == OTHER_ROWS:

@@ -96,7 +96,24 @@ def sites(model: Any) -> Site:
             head = get()
         except (NotImplementedError, AttributeError):
             head = None
-    return Site(top, base, head if isinstance(head, torch.nn.Module) else None)
+    return Site(top, base, head if isinstance(head, torch.nn.Module) else _head_by_name(named))
+
+
+def _head_by_name(model: nn.Module) -> nn.Module | None:
+    """Return the head of a model of one's own by the names that heads have; as many rows as the embeddings have, or more."""
+    import torch
+
+    from cloison.proof.gradients import embedding_of
+
+    try:
+        ids = getattr(embedding_of(model), "num_embeddings", None)
+    except InputError:
+        return None
+    for name in ("lm_head", "output", "head", "unembed", "embed_out", "output_layer", "to_logits"):
+        found = getattr(model, name, None)
+        if isinstance(found, torch.nn.Linear) and isinstance(ids, int) and found.out_features >= ids:
+            return found
+    return None
 
 
 def _only_named(top: nn.Module) -> nn.Module:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from cloison.findings import Finding
 from cloison.proof.fit import NOTHING
+from cloison.proof.loss_shapes import SOFT
 from cloison.proof.targets import UNNAMED, Reading
 from cloison.proof.truth import UNKNOWN, Truth
 from cloison.segments import IGNORE
@@ -77,7 +78,7 @@ def target_findings(ids: npt.NDArray[np.int64], reading: Reading, truth: Truth, 
     view = _View(ids, reading, truth, trained, following, inside, guess)
     if not trained.any():
         return list(_unseen(view)) if view.unseen.any() else [_nothing(view)]
-    if reading.shape.name == "soft targets":
+    if reading.shape.name == SOFT:
         return [
             Finding(
                 "soft_targets",
@@ -294,7 +295,7 @@ def _untrained(view: _View) -> Iterator[Finding]:
 
 def _shape(view: _View) -> Iterator[Finding]:
     shape = view.reading.shape
-    if shape.name not in ("cross entropy", "soft targets", "nothing", UNNAMED):
+    if shape.name not in ("cross entropy", SOFT, "nothing", UNNAMED):
         details = [f"smoothing {shape.smoothing:.3g}"] if shape.smoothing else []
         details += [f"z coefficient {shape.z:.3g}"] if shape.z else []
         said = {

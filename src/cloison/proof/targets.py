@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from cloison.errors import InputError
 from cloison.proof.fit import NOTHING, Fit, from_hidden, from_logits, shape_from_hidden, shape_from_logits
-from cloison.proof.loss_shapes import LossShape, classified, precision_of
+from cloison.proof.loss_shapes import SOFT, LossShape, classified, precision_of
 from cloison.proof.substitution import Held, Site, core, sites, substituted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["NO_HEAD", "UNNAMED", "Reading", "calibrated", "read_step", "read_targets", "rows_of"]
+__all__ = ["INSIDE", "NO_HEAD", "OTHER_ROWS", "UNNAMED", "Reading", "calibrated", "read_step", "read_targets", "rows_of"]
 
 Step = Callable[[], Any]
 """Runs one training step up to the loss that would go to ``backward``, and returns it; no backward, no optimizer."""
@@ -31,6 +31,13 @@ UNNAMED = "not probed"
 OTHER_ROWS = "targets are read where the rows of the call run."
 NO_HEAD = "a loss that never shows logits is read through the head's weight."
 """What is asked where a loss cannot be read: a classifier, a reward model, or a head that the model does not name."""
+
+UNREACHED = "the loss must depend on the model's output."
+NOT_THERE = "the loss must come from the logits or the last hidden state."
+INSIDE = "targets are read from the logits."
+"""What is asked where a model computes its loss inside, from logits that none of its modules is known to give."""
+
+NAME_HEAD = "Define get_output_embeddings on the model, so that its head is known, or pass loss=, from its output."
 
 _SPREAD = 1.5
 """The standard deviation of the logits of the second probe."""
@@ -137,9 +144,14 @@ def read_step(step: Step, model: Any, *, seed: int = 0, shape: bool = True) -> R
         InputError: no loss, a loss that neither logits nor hidden states have a part in, or calls without ids.
     """
     site = sites(model)
-    with substituted(site) as held:
-        loss = _scalar(step())
-        place, leaf, grad = _reached(loss, held)
+    try:
+        with substituted(site) as held:
+            loss = _scalar(step())
+            place, leaf, grad = _reached(loss, held)
+    except InputError as error:
+        if error.asked in (UNREACHED, NOT_THERE) and _has_gradient(step):
+            raise InputError(INSIDE, "No module of the model is known to give them.", NAME_HEAD) from error
+        raise
     tokens = held.tokens
     if tokens is None:
         raise InputError("a step to audit calls the model with input_ids.", "No call passed any.", "Pass ids, not embeddings.")
@@ -168,6 +180,15 @@ def read_step(step: Step, model: Any, *, seed: int = 0, shape: bool = True) -> R
     return replace(reading, shape=named, weights=reading.weights / (1 - named.smoothing), auxiliary=auxiliary)
 
 
+def _has_gradient(step: Step) -> bool:
+    """Whether the real step gives a loss with a gradient: then it is what was substituted that the loss passes by."""
+    import torch
+
+    with torch.enable_grad():
+        loss = step()
+    return isinstance(loss, torch.Tensor) and loss.requires_grad
+
+
 def _scalar(loss: Any) -> Tensor:
     import torch
 
@@ -179,7 +200,7 @@ def _scalar(loss: Any) -> Tensor:
         )
     if not loss.requires_grad:
         raise InputError(
-            "the loss must depend on the model's output.",
+            UNREACHED,
             "It carries no gradient (detached, computed without one, or a constant).",
             "Compute the loss from the logits with gradients on.",
         )
@@ -194,14 +215,26 @@ def _reached(loss: Tensor, held: Held) -> tuple[str, Tensor, Tensor]:
         if not leaves:
             continue
         grads = torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)
-        for leaf, grad in zip(leaves, grads, strict=True):
-            if grad is not None:
-                return place, leaf, grad.detach()
+        reached = [index for index, grad in enumerate(grads) if grad is not None]
+        if reached:
+            first = reached[0]
+            # A step may ask the same rows more than once (R-Drop): what it trains of them is the sum.
+            alike = [index for index in reached if index == first or _same_call(held, leaves, first, index)]
+            return place, leaves[first], torch.stack([grads[index] for index in alike]).sum(0).detach()
     raise InputError(
-        "the loss must come from the logits or the last hidden state.",
+        NOT_THERE,
         "Substituting both, the loss did not depend on either.",
         "Pass a model whose base_model, output embeddings or output are where the loss reads from.",
     )
+
+
+def _same_call(held: Held, leaves: Sequence[Tensor], first: int, other: int) -> bool:
+    import torch
+
+    if len(leaves) != len(held.calls) or leaves[first].shape != leaves[other].shape:
+        return False
+    ids, others = (held.calls[index].get("input_ids") for index in (first, other))
+    return ids is not None and others is not None and torch.equal(ids, others)
 
 
 @dataclass(frozen=True)
@@ -296,7 +329,7 @@ def _named(
             return LossShape("nothing")
         rows = trained[np.unique(np.linspace(0, trained.size - 1, _SHAPE_ROWS).astype(np.int64))]
         if float(np.median(fit.runners_up[rows])) > 0.2:
-            return LossShape("soft targets")
+            return LossShape(SOFT)
         if at != place:
             return LossShape("other")
         flat = grad.reshape(-1, grad.shape[-1])

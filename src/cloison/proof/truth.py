@@ -271,7 +271,7 @@ def truth_of(
         if found is not None:
             return Truth(found, "seq_lengths of the data set's rows", ends=marked)
     if samples is not None and samples.size:
-        covered = [samples.cover(row) for row in ids]
+        covered = _with_openings([samples.cover(row) for row in ids], ids)
         taken = np.stack([segments for segments, _, _ in covered]) > 0
         asked = _valid(batch, ids) & ~_tails(ids, taken)
         if taken.any() and np.mean(taken[asked]) > 0.999:
@@ -294,6 +294,34 @@ def _lists(lengths: Any) -> Any:
     plain = lengths.tolist() if hasattr(lengths, "tolist") else list(lengths)
     rows = plain if plain and isinstance(plain[0], (list, tuple)) else [plain]
     return [[int(length) for length in row if int(length) > 0] for row in rows]
+
+
+_Covered = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], int]
+
+
+def _with_openings(covered: list[_Covered], ids: npt.NDArray[np.int64]) -> list[_Covered]:
+    """Return ``covered`` with the token before each sample as its first, where a collator put the same one before all of them.
+
+    It stands at the start of the row or right behind another sample: padding on the left does so for one length at most.
+    """
+    before: set[int] = set()
+    firsts: list[tuple[int, int]] = []
+    for row, (segments, _, _) in enumerate(covered):
+        starts = np.flatnonzero((segments > 0) & (np.diff(segments, prepend=0) != 0))
+        for start in starts.tolist():
+            if start == 0 or segments[start - 1] != 0 or (start > 1 and segments[start - 2] == 0):
+                return covered
+            before.add(int(ids[row, start - 1]))
+            firsts.append((row, start))
+    if len(before) != 1:
+        return covered
+    out = [(segments.copy(), labels.copy(), count) for segments, labels, count in covered]
+    for row, start in firsts:
+        segments, labels, _ = out[row]
+        segments[start - 1] = segments[start]
+        labels[start - 1] = IGNORE
+        labels[start] = UNKNOWN if labels[start] == IGNORE else labels[start]  # the first token may be a target now
+    return out
 
 
 def _guessed(batch: Mapping[str, Any], ids: npt.NDArray[np.int64], ends: frozenset[int], packed: bool) -> Truth:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloison.findings import Finding
+from cloison.proof.loss_shapes import SOFT
 from cloison.proof.report import Verdict
 
 __all__ = ["Claim", "StepWeights", "weigh", "weights_verdict"]
@@ -101,6 +102,10 @@ def weights_verdict(
     evidence = {"kind": weighing.kind, "total": weighing.total, "spread": weighing.spread, **weighing.details}
     if weighing.kind == "nothing":
         return Verdict("weights", "not tested", "nothing is trained", evidence), []
+    if form == SOFT:
+        return Verdict(
+            "weights", "not tested", "each position is pulled to many tokens (distillation), by shares", evidence
+        ), []
     if weighing.signs:
         said = "targets are pulled up and pushed down (a preference or a policy loss), which is no mean over tokens"
         return Verdict("weights", "not tested", said, evidence), []
