@@ -193,7 +193,9 @@ def interpolated_bound(
     Cost: lengths times cells steps, a fraction of a second.
     """
     cells, down = units, lengths
-    while min(lengths.size, cells) * cells > _BOUND_WORK and lengths[0] * cells > _COARSEST * units:
+    while min(lengths.size, (lengths[-1] - lengths[0]) * cells // units + 1) * cells > _BOUND_WORK:
+        if lengths[0] * cells <= _COARSEST * units:
+            break
         cells //= 2
     if cells < units:
         down, first = np.unique(lengths * cells // units, return_index=True)

@@ -6,7 +6,8 @@ none is lost. For many, where that is slow, and where full blocks allow no other
 row (`mixing`), for which it may give up to 0.17 % of the blocks; the nearer of the two is kept. Samples of a length are dealt
 to its places at random, and blocks are shuffled.
 
-Where a look-ahead is tight by itself (heavy tails: short samples fill every block), it is taken: it is mixed by construction.
+Where a look-ahead is tight and as near to random (heavy tails), it is taken; it may also be far on the other side, long always
+with short.
 
 What it gives up: up to 0.19 % of the blocks against the best known; and plans of fewer than 530 blocks, which can give none,
 may stay further from random where few samples fill a block. Cost: that of `optimal`, and 1 to 3 seconds whatever the number
@@ -28,18 +29,21 @@ from cloison.planning.mixing import mixed_relaxation
 from cloison.planning.optimal import optimal_patterns
 from cloison.planning.patterns import Patterns, fill
 from cloison.planning.program import program_of, rounded
-from cloison.planning.remix import remixed
+from cloison.planning.regroup import as_patterns
+from cloison.planning.remix import MOST, remixed
 
 __all__ = ["AHEAD", "mixed_blocks", "variance_excess"]
 
 NEAR = 0.001
 """A look-ahead whose blocks exceed the best known by at most this share is taken."""
 
-NEARBY = 0.04
+NEARBY = 0.05
 """How far from the random one the variance share may be before blocks are given for it."""
 
 MOST_GIVEN = 0.0019
 """Share of the blocks that may be given for the variance share, rounding included."""
+
+_VIEW = 1 << 18  # blocks of a look-ahead that are looked at
 
 AHEAD = 8192
 """Samples that its look-ahead sees at least."""
@@ -51,12 +55,16 @@ def mixed_blocks(
     """Return (offsets int64 [blocks + 1], item ids [placed], patterns or None, bound, the argument for it)."""
     bound, name = lower_bound(items.counts, items.units, max_segments)
     offsets, ids = look_ahead_blocks(items, seed, shuffled, max(ahead, AHEAD), max_segments)
-    if offsets.size - 1 <= bound * (1 + NEAR):
+    blocks = offsets.size - 1
+    near = abs(_excess_of(items, offsets[: _VIEW + 1], ids)) <= NEARBY
+    if near and blocks <= bound * (1 + NEAR):
         return offsets, ids, None, bound, name
     until = None if time_limit is None else perf_counter() + time_limit
     best, bound, name = optimal_patterns(items.counts, items.units, max_segments, time_limit)
-    if offsets.size - 1 <= best.num_blocks * (1 + NEAR):
+    if near and blocks <= best.num_blocks * (1 + NEAR):
         return offsets, ids, None, bound, name
+    if blocks < best.num_blocks and blocks <= MOST:
+        best = as_patterns(np.split(items.classes_of(ids), offsets[1:-1]))
     patterns = remixed(best, items.units, max_segments, seed)
     most = int(best.num_blocks * (1 + MOST_GIVEN))
     if abs(variance_excess(patterns)) > NEARBY and most > best.num_blocks and (until is None or perf_counter() < until):
@@ -66,6 +74,8 @@ def mixed_blocks(
         given = remixed(given, items.units, max_segments, seed)
         if given.num_blocks <= most and abs(variance_excess(given)) < abs(variance_excess(patterns)):
             patterns = given
+    if patterns.num_blocks > blocks * (1 + MOST_GIVEN):
+        return offsets, ids, None, bound, name
     return *fill(patterns, items, seed, shuffled), patterns, bound, name
 
 
@@ -79,3 +89,10 @@ def variance_excess(patterns: Patterns) -> float:
     sums = np.add.reduceat(patterns.repeats * logs, patterns.offsets[:-1])
     between = float(patterns.counts @ (sums**2 / patterns.segments()))
     return between / total - (blocks - 1) / (segments - 1) if total > 1e-9 * segments else 0.0
+
+
+def _excess_of(items: Items, offsets: npt.NDArray[np.int64], ids: npt.NDArray[Any]) -> float:
+    """Return the same of the blocks of a look-ahead."""
+    classes = items.classes_of(ids[: offsets[-1]])
+    blocks = Patterns(np.ones(offsets.size - 1, np.int64), offsets, classes, np.ones_like(classes))
+    return variance_excess(blocks) if classes.size else 0.0

@@ -6,8 +6,8 @@ sum over blocks: a block of n segments whose logs deviate from the mean by s in 
 
 - where the share is to rise, s^2 / n is the largest of 2 t s - n t^2 over all t, and for one t this is a sum over segments: so
   a knapsack for each of some t finds the patterns that lead on;
-- where it is to fall, that does not hold (least, not largest). But patterns of nearly equal price are plenty there, and those
-  of long and short among them are found at prices with a little noise.
+- where it is to fall, that does not hold (least, not largest). But patterns of nearly equal price are plenty there: those of
+  prices with a little noise, and the blocks of a look-ahead, which have long and short in company.
 
 `GIVEN` of the blocks may be given for it: where few lengths fill a block, full blocks are more alike than random ones, and only
 those few that are not full bring the share up (uniform on a fifth to half of the capacity: from 0.23 to 0.31 of 0.35 at random;
@@ -29,7 +29,7 @@ from cloison.errors import require
 from cloison.planning.bijection import derive, permutation
 from cloison.planning.linear_program import PRICE, Relaxation, distinct, limits
 from cloison.planning.pricing import priced
-from cloison.planning.program import Program
+from cloison.planning.program import Program, mingled
 
 __all__ = ["GIVEN", "mixed_relaxation"]
 
@@ -66,6 +66,7 @@ def mixed_relaxation(program: Program, until: float | None) -> Relaxation:
 
     best = program.relaxed
     columns = distinct([best.columns, program.start])
+    others = None
     fewest = float(best.amounts.sum())
     for turn in range(_ROUNDS):
         found = _solved(columns, grid.counts, excess(columns), fewest, until)
@@ -81,8 +82,11 @@ def mixed_relaxation(program: Program, until: float | None) -> Relaxation:
         else:
             noises = (permutation(1 << 16, derive(turn, 12, n), stop=duals.size) / (1 << 16) for n in range(_NOISES))
             prices = [duals * (1 + _NOISE * noise) for noise in noises]
+            if others is None:
+                others = mingled(grid, program.max_segments)
         whole = (np.maximum(each * PRICE, 0).astype(np.int64) for each in prices)
-        fresh = distinct([priced(grid.lengths, each, grid.cells, layers, scarce)[1] for each in whole])
+        found_anew = [priced(grid.lengths, each, grid.cells, layers, scarce)[1] for each in whole]
+        fresh = distinct(found_anew if others is None else [*found_anew, others])
         worth = fresh.T @ duals - weight * excess(fresh) - limit
         order = np.argsort(-worth, kind="stable")[: _FRESH * grid.lengths.size]
         order = order[worth[order] > _FEW]

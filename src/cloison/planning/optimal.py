@@ -8,7 +8,7 @@ Each step is taken where the one before has not met the bound:
 
 The best plan of all is kept, so it is never worse than `best_fit`; `plan` also compares it with a look-ahead where no proof was
 found. On samples up to 5,000 of many distributions, and on the published histograms, plans meet their bound: they are proven
-optimal. Where lengths are too many to be exact in the program, they are rounded up to a grid: 0.07 to 0.11 % above the bound
+optimal. Where lengths are too many to be exact in the program, they are rounded up to a grid: 0.02 to 0.08 % above the bound
 on lengths of a fifth to half of the capacity (very short ones do not come here: best-fit is at its bound), and up to 1 %
 where ``max_segments`` bind on a heavy tail.
 
