@@ -170,3 +170,10 @@ def test_an_option_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
     np.arange(9, dtype=np.uint16).tofile(tmp_path / "ids.npy")
     said = complaint(capsys, "import", str(tmp_path), str(tmp_path / "out"), "--from", "olmo-core")
     assert "Pass --dtype, one of uint8" in said
+
+
+def test_a_script_is_audited_by_what_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('trained')")
+    assert f"cloison audit -- python {script}" in complaint(capsys, "audit", "--", str(script))
+    assert "Check its path." in complaint(capsys, "audit", "--", str(tmp_path / "nowhere"))

@@ -77,7 +77,9 @@ def _run(command: list[str], env: dict[str, str], timeout_s: float | None) -> in
     try:
         process = subprocess.Popen(command, env=env, stdout=_STANDARD_ERROR, start_new_session=True)
     except OSError as error:
-        raise InputError(f"the command {command[0]!r} must start.", f"{error.strerror}.", "Check its path.") from error
+        script = command[0].endswith(".py")
+        remedy = f"Name what runs it: cloison audit -- python {command[0]}" if script else "Check its path."
+        raise InputError(f"the command {command[0]!r} must start.", f"{error.strerror}.", remedy) from error
     try:
         return process.wait(timeout_s)
     except subprocess.TimeoutExpired:
