@@ -26,7 +26,8 @@ ATTACKS = {
 }
 TOKENIZER = str(Path(cloison.__file__).parent / "story" / "tokenizer")
 HEAVY = {
-    f"files/{name}.py" for name in ("gzip_bomb", "zstd_bomb", "document_bomb", "mds_bomb", "long_line", "expanding_parquet")
+    f"files/{name}.py"
+    for name in ("gzip_bomb", "zstd_bomb", "document_bomb", "mds_bomb", "long_line", "expanding_parquet", "expanding_arrow")
 }
 """Those that go for memory: they run in a process of their own, whose peak is measured."""
 
@@ -69,6 +70,8 @@ def test_it_is_stopped(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert said in " ".join((shown.out + shown.err).split())
     assert not CONTROL.search(shown.out + shown.err)
     assert not (tmp_path / "owned").exists()
+    assert not list(tmp_path.glob("elsewhere/*"))
+    assert [path.read_text() for path in tmp_path.glob("victim*")] in ([], ["kept"])
     if status:
         assert not (tmp_path / "out" / "manifest.json").exists() or words[0] in ("show", "check")
         assert not list(tmp_path.rglob("*.part"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import io
 import json
@@ -20,8 +21,10 @@ from hypothesis import strategies as st
 
 from cloison import pack
 from cloison.errors import ChangedError, InputError, RecordError, StoreError
+from cloison.places import read
 from cloison.spec import PackSpec
 from cloison.text import sources, streams
+from cloison.text.columnar import read_parquet
 from cloison.text.jsonfiles import read_array
 from cloison.text.sources import Source, open_sources, read_chunk
 from cloison.text.tables import read_table
@@ -513,3 +516,85 @@ def test_a_table_names_each_column_once() -> None:
     assert list(read_table(io.BytesIO(b""), ",")) == list(read_table(io.BytesIO(b"a,b\n"), ",")) == []
     (_, error), *rest = read_table(io.BytesIO(b"text,n,text\n1,2,3\n"), ",")
     assert isinstance(error, RecordError) and error.found == "It has 'text' twice." and not rest
+
+
+def test_a_row_group_gives_all_the_rows_that_it_states_or_an_error(tmp_path: Path) -> None:
+    """Every byte but those of the footer changed in turn: pyarrow ends without a word at the shortest column."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": [[1, 2], [], [3]], "b": ["x", None, "z"]}), path, compression="none")
+    whole = path.read_bytes()
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    refused = set()
+    for at in range(4, footer):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 2]) + whole[at + 1 :])
+        try:
+            assert len(list(read_parquet(str(path), 0, None))) == 3
+        except StoreError as error:
+            refused.add("rows are stated" in error.found)
+    assert refused == {True, False}
+
+
+def unlistable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``folder`` be one that this user may not list; the superuser may list all."""
+    scandir = os.scandir
+
+    def refused(path: Any = ".") -> Any:
+        if Path(path) == folder:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+
+
+@pytest.mark.parametrize("source", ["{}", "{}/closed", "{}/closed/*.jsonl", "{}/*/*.jsonl", "{}/**/*.jsonl"])
+def test_a_folder_that_cannot_be_listed_is_not_passed_over(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    for name in ("a.jsonl", "closed/b.jsonl"):
+        write_jsonl(tmp_path / name)
+    assert open_sources([source.format(tmp_path)]).files
+    unlistable(tmp_path / "closed", monkeypatch)
+    with pytest.raises(StoreError, match="closed: Permission denied"):
+        open_sources([source.format(tmp_path)])
+
+
+def test_a_token_store_inside_of_the_source_is_none_from_its_first_moment_on(tmp_path: Path) -> None:
+    """A run that is killed early leaves little in it, which must be no source of the run that goes on."""
+    write_jsonl(tmp_path / "a.jsonl")
+    home = tmp_path / "tokens" / ("0f" * 32)
+    (home / "tokenizer").mkdir(parents=True)
+    for name in ("chunk-000000.arrow", "tokenize.setup.json", "tokenizer/tokenizer.json", "tokenizer.json"):
+        (home / name).write_text("{}")
+    (tmp_path / "tokens" / f".stdin-{'0f' * 16}.json").write_text("{}")
+    for source in (tmp_path, tmp_path / "*", tmp_path / "tok*" / "*", tmp_path / "a.jsonl"):
+        found = open_sources([str(source), str(tmp_path / "a.jsonl")])
+        assert {file.path for file in found.files} == {str(tmp_path / "a.jsonl")}
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    with pytest.raises(InputError, match="an ordinary file"):
+        open_sources([str(tmp_path / "a.jsonl")])
+    with pytest.raises(StoreError, match="an ordinary file"):
+        read(tmp_path / "a.jsonl")
+
+
+def test_names_that_are_no_utf8_are_told(tmp_path: Path) -> None:
+    name = os.fsdecode(os.fsencode(tmp_path / "a") + b"\xff")
+    write_jsonl(Path(f"{name}.jsonl"))
+    assert len(records(open_sources([f"{name}.jsonl"]))) == 40
+    write_parquet(tmp_path / "b.parquet")
+    os.rename(tmp_path / "b.parquet", f"{name}.parquet")
+    with pytest.raises(InputError, match="name in UTF-8"):
+        open_sources([f"{name}.parquet"])
+    with pytest.raises(StoreError, match="name in UTF-8"):
+        pack(f"{name}.jsonl", name, PackSpec(64), tokens=tmp_path / "tokens")
+
+
+def test_empty_standard_input_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What should have written to it has failed, nearly always."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(InputError, match="It is empty"):
+        open_sources(["-"], spool=tmp_path)
+    assert not list(tmp_path.iterdir())
