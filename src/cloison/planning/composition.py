@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cloison.errors import InputError
+from cloison.planning.bijection import derive, permutation
+from cloison.planning.plans import Plan
 from cloison.planning.stretches import Stretch, stretches_of
-
-if TYPE_CHECKING:
-    from cloison.planning.plans import Plan
 
 __all__ = ["Composition", "compose", "composition_of"]
 
@@ -189,7 +188,5 @@ def _source_distance(plan: Plan, sources: npt.NDArray[Any], blocks_per_step: int
         whole = table.sum(axis=0) / table.sum()
         shares = table[:steps] / table[:steps].sum(axis=1, keepdims=True)
         return float(0.5 * np.abs(shares - whole).sum(axis=1).mean())
-
-    from cloison.planning.bijection import derive, permutation
 
     return distance(code), distance(code[permutation(code.size, derive(plan.seed, 9))])

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +29,11 @@ from numba import njit
 
 from cloison.errors import InputError
 from cloison.planning.bijection import derive, permutation, permute
+from cloison.planning.mixed import AHEAD as MIXED_AHEAD
+from cloison.planning.planner import plan_with
+from cloison.planning.plans import Plan
 
-if TYPE_CHECKING:
-    from cloison.planning.plans import Plan
-
-__all__ = ["RECURRENCE", "Epoch", "Places", "epoch_of", "places_of"]
+__all__ = ["Epoch", "Places", "epoch_of", "pairing_of", "places_of"]
 
 RECURRENCE = 0.005
 """An epoch is dealt anew from the plan's blocks while pairs recur at most this much more often than by chance."""
@@ -198,6 +198,12 @@ class Epoch:
         return float((sizes * (sizes - 1)).sum()) / (segments * (segments - 1)) if segments > 1 else 0.0
 
 
+def pairing_of(plan: Plan) -> str:
+    """Return what "auto" means for the epochs of ``plan``: decided on epoch 1, for all."""
+    dealt = Epoch(plan, 1, "dealt")
+    return "dealt" if dealt.recurrence <= dealt.random_recurrence + RECURRENCE else "planned"
+
+
 def epoch_of(plan: Plan, number: int, pairing: str = "auto") -> Epoch:
     """Return epoch ``number`` of ``plan``; see `Plan.epoch`."""
     if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 0:
@@ -210,9 +216,6 @@ def epoch_of(plan: Plan, number: int, pairing: str = "auto") -> Epoch:
         pairing = plan.epoch_pairing
     if pairing == "dealt":
         return Epoch(plan, int(number), "dealt")
-    from cloison.planning.mixed import AHEAD as MIXED_AHEAD
-    from cloison.planning.planner import plan_with
-
     ordered = plan.policy in ("look_ahead", "in_order", "wrap", "mixed")
     settings = replace(plan.settings, seed=int(derive(plan.seed, 5, int(number))), order="shuffled")
     ways = [settings] if ordered else [replace(settings, policy="mixed")]

@@ -205,14 +205,15 @@ class Plan:
         """(blocks - lower bound) / lower bound: 0 is proven optimal."""
         return (self.num_blocks - self.lower_bound) / self.lower_bound if self.lower_bound else 0.0
 
+    # ------------------------------------------------------------------ what is made of a plan
+    # These methods reach up, to functions that take a Plan: the only imports of this package that do, and so not at its top.
+
     @cached_property
     def composition(self) -> Composition:
         """How far the blocks are from a random assignment, in steps of 64 blocks; see `composition.compose` for other steps."""
         from cloison.planning.composition import compose
 
         return compose(self)
-
-    # ------------------------------------------------------------------ epochs
 
     def epoch(self, number: int, *, pairing: str = "auto") -> Epoch:
         """Return epoch ``number``: each sample once, in new pairings and a new order; any block of it by index.
@@ -242,10 +243,9 @@ class Plan:
     @cached_property
     def epoch_pairing(self) -> str:
         """What "auto" means in `epoch`: decided on epoch 1, for all."""
-        from cloison.planning.epochs import RECURRENCE, Epoch
+        from cloison.planning.epochs import pairing_of
 
-        dealt = Epoch(self, 1, "dealt")
-        return "dealt" if dealt.recurrence <= dealt.random_recurrence + RECURRENCE else "planned"
+        return pairing_of(self)
 
     def __repr__(self) -> str:
         return (

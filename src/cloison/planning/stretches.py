@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cloison.planning.ordering import planning_order
-
-if TYPE_CHECKING:
-    from cloison.planning.plans import Plan
+from cloison.planning.plans import Plan
 
 __all__ = ["STRETCH", "Stretch", "cut_into_stretches", "stretches_of"]
 
