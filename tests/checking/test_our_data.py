@@ -131,7 +131,7 @@ def test_half_a_data_set_and_damaged_files_are_errors(copy: Path) -> None:
     (copy / "manifest.json").write_text("{}")
     with pytest.raises(ManifestError):
         cloison.check(copy)
-    with pytest.raises(StoreError, match="must be there"):
+    with pytest.raises(StoreError, match="There is no such path"):
         cloison.check(copy / "nothing")
     (copy / "empty").mkdir()
     with pytest.raises(StoreError, match="no Parquet"):

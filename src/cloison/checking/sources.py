@@ -43,7 +43,7 @@ def data_files(path: Place) -> Sequence[Place]:
     if isinstance(path, Remote):
         return _remote_files(path)
     if not path.exists():
-        raise StoreError(f"{path} must be there.", "It is not.", "Check the path.")
+        raise StoreError(f"{path} must be packed data, a folder or a file.", "There is no such path.", "Check the path.")
     if path.is_file():
         return [path]
     if (path / MDS_INDEX).is_file():
@@ -67,7 +67,7 @@ def _remote_files(path: Remote) -> Sequence[Place]:
         return [path]
     files = [Remote(url) for url in found(path.url)]
     if not files:
-        raise StoreError(f"{path} must be there.", "It is not.", "Check the URL.")
+        raise StoreError(f"{path} must be packed data, a folder or a file.", "There is nothing.", "Check the URL.")
     if any(file.name == MDS_INDEX and file.parent == path for file in files):
         raise StoreError(f"{path} must be on disk.", "It is MDS, which is read there only.", "Copy it, and check the copy.")
     return _rows_among(path, files)

@@ -25,7 +25,7 @@ _DEFAULT_POLICIES = "look_ahead,best_fit"
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of ``cloison plan``."""
-    add_source_arguments(parser)
+    add_source_arguments(parser, tokens="not kept")
     parser.add_argument(
         "--capacity", action="append", required=True, metavar="N[,N...]", help="tokens a block holds at most; one or more"
     )

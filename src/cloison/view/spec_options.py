@@ -35,11 +35,11 @@ _FLAGS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def add_source_arguments(parser: ArgumentParser) -> None:
+def add_source_arguments(parser: ArgumentParser, tokens: str = "tokens/ beside OUT") -> None:
     """Add SOURCE and what reading and tokenising need."""
     parser.add_argument("source", nargs="+", metavar="SOURCE", help="files, folders, globs or URLs; - is standard input")
     parser.add_argument("--tokenizer", metavar="T", help="a folder with tokenizer.json (not needed for token ids)")
-    parser.add_argument("--tokens", metavar="DIR", help="where tokens are kept for the next run (default: tokens/ beside OUT)")
+    parser.add_argument("--tokens", metavar="DIR", help=f"where tokens are kept for the next run (default: {tokens})")
     parser.add_argument("--on-error", choices=("raise", "skip"), default="raise", help="what a broken record does")
     parser.add_argument("--workers", type=int, metavar="W", help="processes (default: the cores of this machine)")
 
@@ -51,7 +51,12 @@ def add_spec_arguments(parser: ArgumentParser) -> None:
     for name, settings in _FLAGS:
         parser.add_argument(f"--{name}", **settings)
     parser.add_argument("--split-prompts", action="store_true", default=None, help="let overflow=split cut conversations too")
-    parser.add_argument("--columns", nargs="+", metavar="PART=NAME", help="which column plays which part (messages=dialog, or prompt=question completion=answer)")
+    parser.add_argument(
+        "--columns",
+        nargs="+",
+        metavar="PART=NAME",
+        help="which column plays which part (messages=dialog, or prompt=question completion=answer)",
+    )
     parser.add_argument("--carry", nargs="+", metavar="NAME", help="further columns that go along")
     parser.add_argument("--chat-template", metavar="FILE", help="a template in place of the tokenizer's own")
     parser.add_argument("--template-option", nargs="+", metavar="NAME=VALUE", help="variables of the template (JSON values)")

@@ -30,7 +30,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a packed data set to take blocks from, its folder or URL (default: awkward synthetic ones)",
     )
     parser.add_argument("--blocks", type=int, default=2, metavar="N", help="how many of its blocks (default: 2)")
-    parser.add_argument("--attn", metavar="IMPL", help="attention: eager, sdpa, flex_attention, flash_attention_2, ...")
+    parser.add_argument(
+        "--attn",
+        metavar="IMPL",
+        help="attention: eager, sdpa, flex_attention, flash_attention_2, ... (default: as it loads; a tiny random one: eager)",
+    )
     parser.add_argument(
         "--signal",
         choices=_SIGNALS,
