@@ -82,7 +82,7 @@ def plan_tokens(tokens: Tokens, work: Place, engine: Engine = IN_THIS_PROCESS, p
         chosen = select(tokens.store, _skipped(tokens), spec, lambda lengths: file.write(lengths.astype(np.int32).data))
     with replacing(work / GONE, durable=False) as part:
         part.write_bytes(chosen.gone.data)
-    setup = {"step": "plan", "spec": spec.to_dict(), "work": str(absolute(work)), "records": tokens.store.num_samples}
+    setup = {"step": "plan", "spec": spec.to_dict(), "work": str(absolute(work)), "records": chosen.ledger.samples_in}
     jobs = [{"index": index} for index in range(num_pieces(settings_of(spec), chosen.num_items))]
     where = engine if engine.apart else IN_THIS_PROCESS  # its compiled functions run on threads, and load for a second
     records: dict[int, dict[str, Any]] = {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -154,8 +155,18 @@ def chunk_is_whole(folder: Place, index: int) -> dict[str, Any] | None:
     return record  # its content is proven by the copy that the next steps read
 
 
+@dataclass(frozen=True, eq=False)
+class _Mapped:
+    """A unit in a mapped file, and the flat values and offsets of its lists."""
+
+    batch: pa.RecordBatch
+    ids: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
+    spans: tuple[npt.NDArray[np.void], npt.NDArray[np.int32]]
+    across: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
+
+
 class TokenStore:
-    """A whole token store, mapped. Samples are found by index; nothing is copied until it is gathered.
+    """A whole token store. Samples are found by index; nothing is copied until it is gathered, nor mapped before.
 
     Of a store on another file system, local copies of its chunks are mapped (`cloison.places.fetched`).
     """
@@ -164,28 +175,20 @@ class TokenStore:
         self.folder = folder
         self.facts = facts
         self.chunks: Sequence[Mapping[str, Any]] = facts["chunks"]
-        self._batches: list[pa.RecordBatch] = []
-        firsts = [0]
-        remedy = f"Remove {folder} and run again."
         for path, chunk in zip(_copies(folder, self.chunks), self.chunks, strict=True):
-            with store_errors(f"{path} cannot be read as a chunk of tokens", damage=remedy):
-                for batch in _mapped(path, chunk):
-                    self._batches.append(batch)
-                    firsts.append(firsts[-1] + batch.num_rows)
-        self._firsts = np.array(firsts, np.int64)
-        with store_errors(f"{folder} cannot be read as a token store", damage=remedy):
-            self._ids = [_flat(batch.column("input_ids")) for batch in self._batches]
-            self._spans = [_flat_spans(batch.column("spans")) for batch in self._batches]
-            self._across = [_flat(batch.column("across")) for batch in self._batches]
+            _refuse_changed(path, chunk)
 
-    @property
-    def num_samples(self) -> int:
-        """Samples, empty and skipped ones included."""
-        return int(self._firsts[-1])
+    @cached_property
+    def _units(self) -> list[_Mapped]:
+        return list(_mapped(self.folder, self.chunks))
+
+    @cached_property
+    def _firsts(self) -> npt.NDArray[np.int64]:
+        return np.cumsum([0, *(unit.batch.num_rows for unit in self._units)])
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """Return int64 [samples], the tokens of each."""
-        return np.concatenate([np.zeros(0, np.int64), *(np.diff(offsets).astype(np.int64) for _, offsets in self._ids)])
+        return np.concatenate([np.zeros(0, np.int64), *(lengths for lengths, *_ in self.each_unit())])
 
     def shapes(self, sample_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         """Return uint8 [n], the shape code of each of ``sample_ids``."""
@@ -193,7 +196,7 @@ class TokenStore:
         out = np.zeros(sample_ids.size, np.uint8)
         for unit in np.unique(units):
             here = units == unit
-            out[here] = self._batches[unit].column("shape").to_numpy()[rows[here]]
+            out[here] = self._units[unit].batch.column("shape").to_numpy()[rows[here]]
         return out
 
     def each_unit(
@@ -203,29 +206,28 @@ class TokenStore:
 
         Chunks are mapped one after the other, apart from the maps that the store keeps: what was read does not stay in memory.
         """
-        for path, chunk in zip(_copies(self.folder, self.chunks), self.chunks, strict=True):
-            for batch in _mapped(path, chunk):
-                spans, offsets = _flat_spans(batch.column("spans"))
-                lengths = np.diff(_flat(batch.column("input_ids"))[1]).astype(np.int64)
-                yield lengths, spans, np.diff(offsets).astype(np.int64), batch.column("shape").to_numpy()
+        for unit in _mapped(self.folder, self.chunks):
+            spans, offsets = unit.spans
+            lengths = np.diff(unit.ids[1]).astype(np.int64)
+            yield lengths, spans, np.diff(offsets).astype(np.int64), unit.batch.column("shape").to_numpy()
 
     def gather_ids(
         self, sample_ids: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int32]:
         """Return int32 [tokens], ``lengths`` tokens from ``starts`` of each of ``sample_ids``, one after the other."""
         units, rows = self._locate(sample_ids)
-        begins = self._begins(self._ids, units, rows) + starts
-        values = [values for values, _ in self._ids]
+        parts = [unit.ids for unit in self._units]
+        begins = self._begins(parts, units, rows) + starts
         places = zip(units.tolist(), begins.tolist(), (begins + lengths).tolist(), strict=True)
-        pieces = [values[unit][a:b] for unit, a, b in places]
+        pieces = [parts[unit][0][a:b] for unit, a, b in places]
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int32)
 
     def gather_spans(self, sample_ids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]:
         """Return all spans of each of ``sample_ids``, one after the other, and how many each has."""
         units, rows = self._locate(sample_ids)
-        begins = self._begins(self._spans, units, rows)
-        ends = self._begins(self._spans, units, rows + 1)
-        values = [raw_rows(values) for values, _ in self._spans]
+        parts = [unit.spans for unit in self._units]
+        begins, ends = self._begins(parts, units, rows), self._begins(parts, units, rows + 1)
+        values = [raw_rows(values) for values, _ in parts]
         pieces = [values[unit][a:b] for unit, a, b in zip(units.tolist(), begins.tolist(), ends.tolist(), strict=True)]
         joined = np.concatenate(pieces) if pieces else np.zeros((0, SPAN_LAYOUT.itemsize), np.uint8)
         return joined.reshape(-1).view(SPAN_LAYOUT), ends - begins
@@ -233,10 +235,10 @@ class TokenStore:
     def gather_across(self, sample_ids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """Return the tokens of each of ``sample_ids`` that lie across an edge of a span, and how many each has."""
         units, rows = self._locate(sample_ids)
-        begins = self._begins(self._across, units, rows)
-        ends = self._begins(self._across, units, rows + 1)
+        parts = [unit.across for unit in self._units]
+        begins, ends = self._begins(parts, units, rows), self._begins(parts, units, rows + 1)
         some = np.flatnonzero(ends > begins)  # few have any
-        pieces = [self._across[units[i]][0][begins[i] : ends[i]] for i in some.tolist()]
+        pieces = [parts[units[i]][0][begins[i] : ends[i]] for i in some.tolist()]
         return np.concatenate([np.zeros(0, np.int32), *pieces]), ends - begins
 
     def gather_column(self, name: str, kind: pa.DataType, sample_ids: npt.NDArray[np.int64]) -> pa.Array:
@@ -246,7 +248,7 @@ class TokenStore:
         taken = []
         for unit in np.unique(units):
             here = order[units[order] == unit]
-            taken.append(self._batches[unit].column(CARRY + name).take(pa.array(rows[here])).cast(kind))
+            taken.append(self._units[unit].batch.column(CARRY + name).take(pa.array(rows[here])).cast(kind))
         if not taken:
             return pa.array([], kind)
         back = np.empty(order.size, np.int64)
@@ -299,15 +301,27 @@ def _copy(path: Place, chunk: Mapping[str, Any]) -> Path:
         raise ChangedError(f"{path} must be there.", "It is missing.", f"Remove {path.parent} and run again.") from error
 
 
-def _mapped(path: Path, chunk: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+def _refuse_changed(path: Path, chunk: Mapping[str, Any]) -> None:
     if not path.is_file() or path.stat().st_size != chunk["size_bytes"]:
         raise ChangedError(
             f"{path} must have {chunk['size_bytes']:,} bytes.",
             "It is missing or changed.",
             f"Remove {path.parent} and run again.",
         )
-    reader = pa.ipc.open_file(pa.memory_map(str(path)))
-    yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+
+
+def _mapped(folder: Place, chunks: Sequence[Mapping[str, Any]]) -> Iterator[_Mapped]:
+    """Yield the units of a store, chunk after chunk; a chunk is mapped as long as one of its units is held."""
+    for path, chunk in zip(_copies(folder, chunks), chunks, strict=True):
+        _refuse_changed(path, chunk)
+        with store_errors(f"{path} cannot be read as a chunk of tokens", damage=f"Remove {folder} and run again."):
+            reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            units = []
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                ids, across = (_flat(batch.column(name)) for name in ("input_ids", "across"))
+                units.append(_Mapped(batch, ids, _flat_spans(batch.column("spans")), across))
+        yield from units
 
 
 def _flat(column: pa.ListArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
