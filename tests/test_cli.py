@@ -45,7 +45,7 @@ def test_pack_ends_on_a_summary(
             "segments      40",
             "utilization   97.84% (one sample a row, padded: 31.80%)",
             "lower bound   13 blocks, proven; 0.00% above it",
-            "mixed         0.23 of the variance of log length lies between blocks (at random: 0.31)",
+            "mixed         0.21 of the variance of log length lies between blocks (at random: 0.31)",
             "samples       40 read, 40 packed",
             "lost          0 tokens of 814, 0.00%",
             "trained       417 tokens, 51.23% of the tokens (train_on=auto)",
