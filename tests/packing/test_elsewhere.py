@@ -333,5 +333,5 @@ def test_every_export_and_check_of_a_url_are_those_of_the_local_disk(
         bare_memory.put_file(str(path), f"/bucket/trl/{path.name}")
     there = cloison.check("memory://bucket/trl").to_dict()
     assert there == {**cloison.check(tmp_path / "trl").to_dict(), "source": "memory://bucket/trl"}
-    with pytest.raises(StoreError, match="must be there"):
+    with pytest.raises(StoreError, match="must be packed data"):
         cloison.check("memory://bucket/none")
