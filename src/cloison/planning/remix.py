@@ -31,7 +31,7 @@ SLACK = 0.02
 
 _TRIES = 200
 _MOST_TRIES = 1_000_000
-_CHECKED = 4000  # tries, after which the pace must be enough for the rest of the way
+_CHECKED, _HOPE = 4000, 8  # tries, after which so many times the pace must be enough for the rest of the way
 _CELLS = 8192  # of wider blocks, rounded up, in which sums are looked for
 _WIDER = 4  # segments that a block may have more than any had before
 _ROWS = 48
@@ -108,7 +108,7 @@ def _search(
         if away <= near:
             break
         if turn and turn % _CHECKED == 0:
-            if (checked - away) * (tries - turn) < (away - near) * _CHECKED:
+            if _HOPE * (checked - away) * (tries - turn) < (away - near) * _CHECKED:
                 break
             checked = away
         own = mix(key + np.uint64(turn))
