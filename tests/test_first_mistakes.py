@@ -177,3 +177,11 @@ def test_a_script_is_audited_by_what_runs_it(tmp_path: Path, capsys: pytest.Capt
     script.write_text("print('trained')")
     assert f"cloison audit -- python {script}" in complaint(capsys, "audit", "--", str(script))
     assert "Check its path." in complaint(capsys, "audit", "--", str(tmp_path / "nowhere"))
+
+
+def test_blocks_in_memory_know_their_capacity() -> None:
+    blocks = cloison.pack_samples([range(1, 40), range(1, 30)], capacity=64)
+    report = cloison.check(blocks)
+    assert report.counts["utilization"] == 68 / 128 and not any("capacity" in reason for reason in report.not_checked)
+    mixed = [*blocks, *cloison.pack_samples([range(1, 9)], capacity=16)]
+    assert any("capacity" in reason for reason in cloison.check(mixed).not_checked)

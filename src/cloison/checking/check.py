@@ -51,7 +51,7 @@ def check(
             numbers, ``position_ids``).
         tokenizer: a folder or file, a ``tokenizers.Tokenizer``, or a transformers tokenizer: gives the vocabulary and the ids
             that end and begin a text, where they are not passed.
-        capacity: tokens a row may hold; our own folders know theirs.
+        capacity: tokens a row may hold; our own folders and blocks know theirs.
         vocab_size, eos_token_id, bos_token_id: as they say.
         terminators: further ids that end a message; each must be a target somewhere.
         labels: "shifted" where ``labels`` are shifted already and the trainer does not shift them; left out, as the
@@ -96,6 +96,8 @@ def check(
         return inspection.finish(str(path), [Hit("file_empty", beside, len(files), Spot(empty[0]) if empty else Spot())])
     blocks: bool
     data, blocks = _peeked(data)
+    if blocks and known.capacity is None:
+        known = replace(known, capacity=_capacity(data))
     inspection = Inspection(known, convention, labels, ours=blocks)
     _add_all(inspection, pieces(data))
     return inspection.finish(type(data).__name__ if hasattr(data, "column_names") else "rows", _samples(inspection))
@@ -108,6 +110,12 @@ def _peeked(data: Any) -> tuple[Any, bool]:
     if isinstance(data, Sequence):
         return data, bool(data) and isinstance(data[0], Block)
     return data, False
+
+
+def _capacity(blocks: Sequence[Any]) -> int | None:
+    """Return the capacity that all blocks have, None where they differ or one is no block."""
+    found = {block.segments.capacity if isinstance(block, Block) else None for block in blocks}
+    return found.pop() if len(found) == 1 else None
 
 
 def _add_all(inspection: Inspection, found: Iterator[Piece]) -> None:
