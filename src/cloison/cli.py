@@ -16,7 +16,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from cloison.errors import CloisonError, FindingsError
+from cloison.errors import CloisonError, FindingsError, InputError
 
 __all__ = ["COMMANDS", "main"]
 
@@ -55,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = command.parse_args(words[1:])
     _open_closed_streams()
     try:
+        _refuse_no_folder()
         outcome = module.run(args)
         return _told(name, int(outcome.status), lambda: _print(outcome, as_json=args.json))
     except CloisonError as error:
@@ -83,6 +84,16 @@ def _open_closed_streams() -> None:
             except OSError:
                 os.open(os.devnull, mode)  # the lowest number that is free
             setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115 (to the end)
+
+
+def _refuse_no_folder() -> None:
+    """Return when the folder that paths are named from is there; without it compilers of what is called fail too."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise InputError(
+            "a command starts in a folder.", "That one is gone.", "Go to another one, and run it there."
+        ) from error
 
 
 def _told(name: str, status: int, tell: Callable[[], None]) -> int:

@@ -83,9 +83,14 @@ def _refuse_bombs(path: str, groups: Sequence[Any]) -> None:
 
 def read_arrow(path: str, job: Mapping[str, Any], columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
     """Yield the rows of the record batches of a job of `arrow_jobs`."""
-    for batch in arrow_batches(path, job, columns):
-        for first in range(0, batch.num_rows, _ROWS):
-            yield from rows(batch.slice(first, _ROWS))
+    try:
+        for batch in arrow_batches(path, job, columns):
+            for first in range(0, batch.num_rows, _ROWS):
+                yield from rows(batch.slice(first, _ROWS))
+    except CloisonError:
+        raise
+    except Exception as error:  # a name inside of a column that is no text, say
+        raise damaged(path, "Arrow", error) from error
 
 
 def rows(batch: Any) -> Iterator[dict[str, Any]]:
