@@ -113,6 +113,38 @@ def test_prompt_tuning_drops_the_positions_that_tell_samples_apart() -> None:
     assert verify(get_peft_model(tiny_model("llama")[0], chosen)).ok
 
 
+class Plain(nn.Module):
+    """A model of one's own with names of its own: ``idx`` in, logits out, no configuration, causal over the row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.qkv, self.out = nn.Embedding(96, 32), nn.Linear(32, 96), nn.Linear(32, 96)
+
+    def forward(self, idx: Any) -> Any:
+        x = self.embed(idx)
+        query, key, value = (part[:, None] for part in self.qkv(x).chunk(3, -1))
+        return self.out(x + functional.scaled_dot_product_attention(query, key, value, is_causal=True)[:, 0])
+
+
+def test_ids_of_another_name_are_found_in_flat_and_in_padded_rows() -> None:
+    leaks = verify(Plain(), collate=lambda blocks: {"idx": cloison.collate(blocks)["input_ids"]})
+    assert errors(leaks) == ["leak"] and status(leaks)["where"] == "leak", str(leaks)
+
+    def rows_apart(blocks: Any) -> Batch:
+        return {"idx": left(blocks)["input_ids"].flip(1)}
+
+    mirrored = verify(Plain(), collate=rows_apart)  # rows that hold other tokens than the blocks are not taken for them
+    assert errors(mirrored) == ["error"]
+
+    def rows_of_samples(blocks: Any) -> Batch:
+        parts = [torch.from_numpy(s.input_ids.astype(np.int64)) for block in blocks for s in block.samples()]
+        return {"idx": nn.utils.rnn.pad_sequence(parts, batch_first=True)}
+
+    right = verify(Plain(), collate=rows_of_samples)
+    assert right.ok and {status(right)[name] for name in ("isolation", "gradients", "equality")} == {"exact"}, str(right)
+
+
 # ---------------------------------------------------------------------- inside real trainings
 
 

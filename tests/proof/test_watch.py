@@ -179,3 +179,43 @@ def test_too_confident_targets_are_not_called_untrained() -> None:
     functional.cross_entropy(zeros, torch.tensor([12, 13])).backward()
     assert from_logits(zeros.grad).tokens.tolist() == [12, 13]
     assert np.allclose(from_logits(zeros.grad).weights, 0.5)
+
+
+def _accumulated(divide: Any) -> Any:
+    """Two micro-batches of other sizes inside one block; ``divide`` gives what each summed loss is divided by."""
+    model = tiny_model("llama")[0].train()
+    second = {"input_ids": IDS[:, :4], "labels": LABELS[:, :4], "position_ids": POSITIONS[:, :4]}
+    with cloison.watch(model) as w:
+        for changes in ({}, second):
+            batch = {"input_ids": IDS, "labels": LABELS, "position_ids": POSITIONS, "use_cache": False} | changes
+            targets = int((batch["labels"] != -100).sum())
+            model(**batch, num_items_in_batch=divide(targets)).loss.backward()
+    return w.report
+
+
+def test_accumulation_inside_one_block_is_a_step() -> None:
+    """Each forward that is trained on is a micro-batch of its own."""
+    right = _accumulated(lambda targets: 8)
+    assert right.ok and right["weights"].evidence["micro_batches"] == 2, str(right)
+    assert right["weights"].evidence["targets"] == 8
+    assert errors(_accumulated(lambda targets: 2 * targets)) == ["weights"]  # a mean of means
+    assert errors(_accumulated(lambda targets: 16)) == ["accumulation_off"]
+
+
+def test_a_forward_that_is_not_trained_on_is_no_micro_batch() -> None:
+    model = tiny_model("llama")[0].train()
+    with cloison.watch(model, seq_lengths=LENGTHS) as w:
+        with torch.no_grad():
+            model(input_ids=IDS[:, :3], use_cache=False)
+        step(model)
+    assert w.report.ok and w.report["targets"].evidence["targets"] == 5, str(w.report)
+
+
+@pytest.mark.parametrize(("scale", "kinds"), [(65536.0, ["loss_scaled"]), (1000.0, ["loss_scale"]), (4.0, ["loss_scale"])])
+def test_the_scale_of_a_loss_scaler_is_no_fault(scale: float, kinds: list[str]) -> None:
+    """torch.amp.GradScaler multiplies the loss by a large power of two, and divides the gradients again."""
+    model = tiny_model("llama")[0].train()
+    with cloison.watch(model, seq_lengths=LENGTHS) as w:
+        (model(input_ids=IDS, labels=LABELS, position_ids=POSITIONS, use_cache=False).loss * scale).backward()
+    assert [finding.kind for finding in w.report.findings] == kinds
+    assert w.report.ok is (kinds == ["loss_scaled"])

@@ -17,7 +17,7 @@ from cloison.blocks import Block
 from cloison.errors import InputError
 from cloison.proof.blocks import bounds
 from cloison.proof.isolation import MATRIX_SEGMENTS, Influence, codes
-from cloison.proof.run import Outputs, Subject
+from cloison.proof.run import Outputs, Subject, ids_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -163,7 +163,7 @@ def _places(leaves: Sequence[Tensor], outputs: Outputs, blocks: Sequence[Block])
     Raises:
         InputError: the leaves have neither index.
     """
-    ids = outputs.batch.get("input_ids")
+    ids = ids_of(outputs.batch)
     if ids is None or all(leaf.shape[:-1].numel() == ids.numel() and leaf.shape[-2] == ids.shape[-1] for leaf in leaves):
         return [(slice(None), outputs.places)] * len(leaves)
     rows = [_in_rows(leaf, blocks) for leaf in leaves]

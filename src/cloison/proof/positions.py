@@ -13,7 +13,7 @@ from cloison.blocks import Block
 from cloison.errors import CloisonError, InputError
 from cloison.proof.blocks import alone, block_of, bounds, lengths_of
 from cloison.proof.limits import position_table
-from cloison.proof.run import Subject
+from cloison.proof.run import Subject, ids_of
 
 __all__ = ["Positions", "positions"]
 
@@ -137,7 +137,7 @@ def _passed(batch: Any, blocks: Sequence[Block], subject: Subject) -> tuple[str,
     from cloison.proof.run import places
 
     at = places(batch, blocks)
-    ids = batch.get("input_ids") if hasattr(batch, "get") else None
+    ids = ids_of(batch)
     width = int(ids.shape[-1]) if ids is not None else sum(lengths_of(blocks))
     at = np.arange(sum(lengths_of(blocks))) if at is None else at
     given = batch.get("position_ids") if hasattr(batch, "get") else None

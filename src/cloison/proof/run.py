@@ -22,7 +22,7 @@ from cloison.proof.blocks import lengths_of
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["OF_SAMPLES", "Outputs", "Subject", "logits_of", "on_device", "places", "subject"]
+__all__ = ["OF_SAMPLES", "Outputs", "Subject", "ids_of", "logits_of", "on_device", "places", "single_batch", "subject"]
 
 Batch = Mapping[str, Any]
 
@@ -217,13 +217,23 @@ def _field(output: Any, name: str) -> Any:
     return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 
+def ids_of(batch: Batch) -> Any:
+    """Return the token ids of ``batch``: its ``input_ids``, or what models of one's own call them, or None."""
+    names = ("input_ids", "idx", "tokens", "token_ids", "ids", "inputs", "x")
+    for name in names if isinstance(batch, Mapping) else ():
+        value: Any = batch.get(name)
+        if hasattr(value, "dtype") and "int" in str(value.dtype) and value.ndim in (1, 2):
+            return value
+    return None
+
+
 def places(batch: Batch, blocks: Sequence[Block]) -> npt.NDArray[np.int64] | None:
     """Return int64 [tokens]: where the valid tokens of ``blocks`` lie among the flattened ids of ``batch``.
 
     Found by the tokens themselves: flat rows, padded rows on either side, a row a sample, in any order. None where the batch
     shows no ids, or not these.
     """
-    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    ids = ids_of(batch)
     if ids is None or not hasattr(ids, "detach"):
         return None
     rows = ids.detach().reshape(-1, ids.shape[-1]).cpu().numpy()

@@ -15,7 +15,7 @@ from cloison.proof.blocks import bounds, changed
 from cloison.proof.coupling import has_experts, per_token_replayed, recording, replaying
 from cloison.proof.isolation import Ahead, Influence, codes, moves, scale_of
 from cloison.proof.keep import Kept, seeded
-from cloison.proof.run import Outputs, Subject
+from cloison.proof.run import Outputs, Subject, ids_of
 from cloison.proof.tracing import Place, compare, trace
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _entry(setup: Setup, blocks: Sequence[Block], tokens: npt.NDArray[np.int64])
     """Return where ``tokens`` first differ between the unchanged run and that of ``blocks``."""
     module = setup.subject.module
     batch = setup.subject.collate(setup.blocks)
-    ids, embeds = batch.get("input_ids"), batch.get("inputs_embeds")
+    ids, embeds = ids_of(batch), batch.get("inputs_embeds")
     sizes = ids.shape if ids is not None else embeds.shape[:-1] if embeds is not None else None
     if module is None or sizes is None:
         return None

@@ -149,7 +149,8 @@ def read_step(step: Step, model: Any, *, seed: int = 0, shape: bool = True) -> R
             loss = _scalar(step())
             place, leaf, grad = _reached(loss, held)
     except InputError as error:
-        if error.asked in (UNREACHED, NOT_THERE) and _has_gradient(step):
+        nameless = site.base is None and site.head is None
+        if nameless and error.asked in (UNREACHED, NOT_THERE) and _has_gradient(step):
             raise InputError(INSIDE, "No module of the model is known to give them.", NAME_HEAD) from error
         raise
     tokens = held.tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -35,12 +36,12 @@ def watch(
     weights: Claim | None = "token_mean",
     seed: int = 0,
 ) -> Watch:
-    """Return a `Watch`: a context for one micro-batch of a hand-written loop, forward and backward.
+    """Return a `Watch`: a context for a micro-batch (or several) of a hand-written loop, forward and backward.
 
     The step runs unchanged. Its targets are read from the gradient that its own ``backward`` sends to the logits (or to the
     last hidden state, where the loss is fused), and isolation is measured after it, by forwards without gradients: nothing
-    that training sees is different. Enter the same `Watch` once for every micro-batch of a step, and the weights are those of
-    the step.
+    that training sees is different. Enter the same `Watch` for every micro-batch of a step, or once around all of them, and the
+    weights are those of the step.
 
     Args:
         model: the module that is called inside, wrapped or not.
@@ -109,27 +110,27 @@ class Watch:
         for hook in hooks:
             hook.remove()
         if error is None:
-            self._audit.watched(self._model, self._calls, self._modes, self._stand_ins, self._reading)
+            for calls, seen in _micro_batches(self._calls, self._seen):
+                reading = partial(self._reading, calls, seen)
+                self._audit.watched(self._model, calls, self._modes, self._stand_ins, reading)
         self._seen = []
 
-    def _reading(self) -> Reading:
+    def _reading(self, calls: list[dict[str, Any]], every: list[_Seen]) -> Reading:
         """Return what the loss of the block trained, from the gradients that came by."""
-        reached = [
-            seen for place in ("logits", "output", "hidden") for seen in self._seen if seen.place == place and seen.grads
-        ]
+        reached = [seen for place in _PLACES for seen in every if seen.place == place and seen.grads]
         if not reached:
             raise InputError(
                 "a watched block runs backward.",
                 "No gradient reached the logits or the last hidden state.",
                 "Call loss.backward() inside the with block.",
             )
-        ids = next((call["input_ids"] for call in self._calls if call.get("input_ids") is not None), None)
+        ids = next((call["input_ids"] for call in calls if call.get("input_ids") is not None), None)
         # Where other rows ran inside, what was returned has the index of the call.
         seen = next((one for one in reached if ids is not None and one.value.shape[:2] == ids.shape), reached[0])
         grad = sum(seen.grads[1:], seen.grads[0])
         flat, values = grad.reshape(-1, grad.shape[-1]), seen.value.reshape(-1, grad.shape[-1])
         if seen.place != "hidden":
-            scale = _scale(self._seen, seen)
+            scale = _scale(every, seen)
             surest = (values * scale).double().softmax(1).amax(1).cpu().numpy() > SURE
             fit = _told(from_real_logits(flat / scale, values * scale), surest)
             shape = _shape_of(fit, lambda rows: shape_from_logits(flat / scale, values * scale, fit.tokens, rows), grad)
@@ -139,15 +140,32 @@ class Watch:
             if weight is None:
                 raise InputError("a fused loss is read through the head's weight.", "The model names no head.", "Name it.")
             weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
-            factor, bias = calibrated(self._model, self._site, self._calls[-1], weight.detach())
+            factor, bias = calibrated(self._model, self._site, calls[-1], weight.detach())
             fit = from_real_hidden(flat, values, weight.detach(), bias, factor)
             shape = _shape_of(
                 fit, lambda rows: shape_from_hidden(flat, values, weight.detach(), bias, factor, fit.tokens, rows), grad
             )
-        found = _as_reading(fit, grad, self._calls, f"real {seen.place}", shape)
+        found = _as_reading(fit, grad, calls, f"real {seen.place}", shape)
         if seen.place == "hidden":
             return found
         return replace(found, unseen=rows_of(surest, grad, found.tokens.shape, False))
+
+
+_PLACES = ("logits", "output", "hidden")
+
+
+def _micro_batches(calls: list[dict[str, Any]], seen: list[_Seen]) -> list[tuple[list[dict[str, Any]], list[_Seen]]]:
+    """Return the calls of a block, each with what it showed, where several were trained on: accumulation inside one block.
+
+    One part with everything where calls and what was seen cannot be paired, or where one call at most was trained on.
+    """
+    by_place = {place: [one for one in seen if one.place == place] for place in _PLACES}
+    asked = [call for call in calls if call.get("input_ids") is not None]
+    if len(asked) != len(calls) or any(len(found) not in (0, len(calls)) for found in by_place.values()):
+        return [(calls, seen)]
+    parts = [[found[index] for found in by_place.values() if found] for index in range(len(calls))]
+    trained = [index for index, part in enumerate(parts) if any(one.grads for one in part)]
+    return [([calls[index]], parts[index]) for index in trained] or [(calls, seen)]
 
 
 def _told(fit: Fit, surest: npt.NDArray[np.bool_]) -> Fit:

@@ -133,14 +133,27 @@ def weights_verdict(
             off, why = "accumulation_off", ": each micro-batch's mean is added, not averaged over the accumulation steps"
         elif steps > 1 and abs(total * steps - 1) < 0.02:
             off, why = "accumulation_off", ": the loss is divided by the accumulation steps once too often"
+        elif _loss_scale(total):
+            off, said = "loss_scaled", f"The weights of the step sum to {total:.6g}, a power of two"
+            why = ": the scale of a loss scaler, which is taken out again before the step"
         else:
             why = ""
         remedy = "Divide by the targets of the whole step once (num_items_in_batch), and let the trainer not divide again."
-        if off == "accumulation_off" or not explained:
+        if off == "loss_scaled":
+            findings.append(Finding(off, "note", f"{said}{why}.", "", evidence))
+        elif off == "accumulation_off" or not explained:
             findings.append(Finding(off, "error", f"{said}{why}.", remedy, evidence))
-    status: Any = "wrong" if findings else "right"
+    status: Any = "wrong" if any(finding.severity == "error" for finding in findings) else "right"
     summary = f"{weighing.kind.replace('_', ' ')}, summing to {total:.4g}" + ("" if claim else " (not judged)")
     return Verdict("weights", status, summary, evidence), findings
+
+
+def _loss_scale(total: float) -> bool:
+    """Whether ``total`` is such a power of two as loss scalers use, and accumulation does not."""
+    if not 127 < total < 2**25:
+        return False
+    exponent = float(np.log2(total))
+    return abs(exponent - round(exponent)) < 1e-3
 
 
 _COMPARABLE = ("cross entropy", "label smoothing", "z-loss", "label smoothing and z-loss")
