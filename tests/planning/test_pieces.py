@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cloison.planning import Settings
 from cloison.planning.composition import composition_of
-from cloison.planning.items import read_items
+from cloison.planning.intake import read_items
 from cloison.planning.ordering import planning_order
 from cloison.planning.pieces import num_pieces, plan_piece
 from cloison.planning.planner import items_of, plan_with

@@ -191,8 +191,8 @@ def test_pieces_of_a_split_sample_follow_it_in_input_order() -> None:
 def test_threads_and_chunks_do_not_change_the_plan(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = np.random.default_rng(3).integers(0, 300, 30_000)
     plain = cloison.plan(lengths, 256, policy=policy, overflow="split", threads=1)
-    monkeypatch.setattr("cloison.planning.items._THREAD_SAMPLES", 5000)
-    monkeypatch.setattr("cloison.planning.items._CHUNK", 777)
+    monkeypatch.setattr("cloison.planning.intake._THREAD_SAMPLES", 5000)
+    monkeypatch.setattr("cloison.planning.intake._CHUNK", 777)
     monkeypatch.setattr("cloison.planning.patterns._CHUNK", 1234)
     assert plain == cloison.plan(lengths, 256, policy=policy, overflow="split", threads=3)
 
@@ -282,7 +282,7 @@ def test_hundreds_of_thousands_of_distinct_lengths_plan() -> None:
 def test_ids_beyond_uint32_are_int64() -> None:
     from dataclasses import replace
 
-    from cloison.planning.items import read_items
+    from cloison.planning.intake import read_items
     from cloison.planning.patterns import fill
 
     items = read_items([3, 4, 5], 10)

@@ -30,9 +30,10 @@ import numpy.typing as npt
 from numba import njit
 
 from cloison.planning.bitset import leading_zeros
-from cloison.planning.items import Items, spread
+from cloison.planning.items import Items
 from cloison.planning.ordering import planning_order
 from cloison.planning.sums import add_length, has, last
+from cloison.planning.threads import spread
 
 __all__ = [
     "CELLS",

@@ -22,8 +22,9 @@ import numpy.typing as npt
 from numba import njit
 
 from cloison.planning.bijection import DRAWN, derive, permutation, shuffle_with
-from cloison.planning.items import Items, spread
+from cloison.planning.items import Items
 from cloison.planning.prefetching import prefetch_read, prefetch_write
+from cloison.planning.threads import spread
 
 __all__ = ["NO_PATTERNS", "Patterns", "entry_bases", "fill"]
 

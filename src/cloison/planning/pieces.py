@@ -14,7 +14,8 @@ import numpy as np
 
 from cloison.ledger import Ledger
 from cloison.planning.bounds import lower_bound
-from cloison.planning.items import Items, read_items
+from cloison.planning.intake import read_items
+from cloison.planning.items import Items
 from cloison.planning.look_ahead import SHARD, look_ahead_blocks
 from cloison.planning.ordering import planning_order
 from cloison.planning.planner import plan_items

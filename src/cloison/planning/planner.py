@@ -12,7 +12,8 @@ from cloison.errors import InputError
 from cloison.planning.best_fit import best_fit_patterns
 from cloison.planning.bounds import lower_bound
 from cloison.planning.in_order import in_order_blocks
-from cloison.planning.items import Items, read_items
+from cloison.planning.intake import read_items
+from cloison.planning.items import Items
 from cloison.planning.look_ahead import look_ahead_blocks
 from cloison.planning.mixed import AHEAD, mixed_blocks
 from cloison.planning.optimal import optimal_patterns

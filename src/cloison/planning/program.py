@@ -22,7 +22,7 @@ from cloison.planning.bounds import lower_bound
 from cloison.planning.diving import as_columns, dived
 from cloison.planning.exact_fill import exact_fill_patterns, fill_work
 from cloison.planning.grid import Grid, expanded, gathered
-from cloison.planning.items import read_items
+from cloison.planning.intake import read_items
 from cloison.planning.linear_program import Relaxation, distinct, interpolated_bound, relax
 from cloison.planning.look_ahead import look_ahead_blocks
 from cloison.planning.patterns import Patterns

@@ -25,7 +25,7 @@ from cloison.ledger import Ledger
 from cloison.planning.best_fit import best_fit_patterns
 from cloison.planning.bijection import derive, permutation, permute
 from cloison.planning.bounds import lower_bound
-from cloison.planning.items import read_items
+from cloison.planning.intake import read_items
 from cloison.planning.optimal import optimal_patterns
 from cloison.planning.patterns import Patterns, entry_bases
 
