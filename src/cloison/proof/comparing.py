@@ -119,8 +119,13 @@ def computing(module: nn.Module | None) -> Iterator[set[torch.dtype]]:
     import torch
 
     seen: set[torch.dtype] = set()
+
+    def note(_: nn.Module, __: Any, output: Any) -> None:
+        if isinstance(output, torch.Tensor):  # llama4's router is a Linear that returns two
+            seen.add(output.dtype)
+
     layers = [] if module is None else [inner for inner in module.modules() if isinstance(inner, torch.nn.Linear)]
-    hooks = [inner.register_forward_hook(lambda _, __, output: seen.add(output.dtype)) for inner in layers[:8]]
+    hooks = [inner.register_forward_hook(note) for inner in layers[:8]]
     try:
         yield seen
     finally:
