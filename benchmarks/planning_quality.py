@@ -1,7 +1,7 @@
 """What each policy reaches on each distribution: blocks above the proven bound, and how alike the samples of a block are.
 
     python benchmarks/planning_quality.py [--samples 1000000] [--histograms FOLDER] [--policies optimal,mixed]
-                                          [--tokenizer tokenizer.json [--glaive FILE]]
+                                          [--max-segments N] [--tokenizer tokenizer.json [--glaive FILE]]
 
 FOLDER holds wikipedia_bert_512.csv and squad_1_1_384.csv (seq_length,count). "alike" is the share of the variance of log length
 between blocks, beside its value under random assignment. With a tokenizer, real corpora are planned in the order they lie in:
@@ -82,6 +82,7 @@ def main() -> None:
     parser.add_argument("--histograms", type=Path, default=None)
     parser.add_argument("--tokenizer", type=Path, default=None)
     parser.add_argument("--glaive", type=Path, default=None)
+    parser.add_argument("--max-segments", type=int, default=None)
     parser.add_argument("--policies", default="best_fit,look_ahead,optimal,mixed")
     args = parser.parse_args()
     policies = args.policies.split(",")
@@ -95,17 +96,17 @@ def main() -> None:
         for name, capacity in (("wikipedia_bert_512", 512), ("squad_1_1_384", 384)):
             counts = histogram(args.histograms, name, capacity)
             began = time.perf_counter()
-            patterns, bound, argument = optimal_patterns(counts, capacity)
+            patterns, bound, argument = optimal_patterns(counts, capacity, args.max_segments)
             took = time.perf_counter() - began
             print(f"{name}: {patterns.num_blocks:,} blocks, bound {bound:,} ({argument}), {took:.2f} s")
             lengths = np.repeat(np.arange(capacity + 1), counts)
             if lengths.size > args.samples:
                 lengths = np.random.default_rng(0).permutation(lengths)[: args.samples]
             for policy in policies:
-                show(name, capacity, policy, cloison.plan(lengths, capacity, policy=policy))
+                show(name, capacity, policy, cloison.plan(lengths, capacity, policy=policy, max_segments=args.max_segments))
     for name, capacity, lengths in distributions(args.samples):
         for policy in policies:
-            show(name, capacity, policy, cloison.plan(lengths, capacity, policy=policy))
+            show(name, capacity, policy, cloison.plan(lengths, capacity, policy=policy, max_segments=args.max_segments))
 
 
 if __name__ == "__main__":

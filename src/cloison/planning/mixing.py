@@ -13,7 +13,7 @@ sum over blocks: a block of n segments whose logs deviate from the mean by s in 
 those few that are not full bring the share up (uniform on a fifth to half of the capacity: from 0.23 to 0.31 of 0.35 at random;
 giving nothing, 0.23 is all there is).
 
-Cost: one to four linear programs, 0.1 to 2 s, whatever the number of samples.
+Cost: one to three linear programs, 0.1 to 2 s, whatever the number of samples.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SLACK = 0.03
 GIVEN = 0.0017
 """Share of the blocks that it may give for that."""
 
-_ROUNDS = 4
+_ROUNDS = 3
 _TANGENTS = 9
 _NOISES = 6
 _NOISE = 0.002

@@ -1,7 +1,7 @@
 """program: the linear program of a histogram on its grid, what it proves, and plans rounded from it.
 
 Lengths are exact where there are few enough; else they are rounded up (see `grid`), which costs 0.02 to 0.08 % on lengths of a
-fifth to half of the capacity. With ``max_segments`` the knapsack has a layer a segment, so rows are fewer (0.3 to 0.6 % on
+fifth to half of the capacity. With ``max_segments`` the knapsack has a layer a segment, so rows are fewer (0.1 to 0.6 % on
 heavy tails), and the program begins with blocks of a look-ahead too: best-fit closes blocks of its last, short samples half
 empty. What the program proves is proven of the real lengths, whatever the grid.
 """
@@ -35,7 +35,7 @@ CELLS = 2048
 
 _EXACT_WORK = 1 << 23
 _CELLS, _ROWS = 8192, 1000  # of a grid
-_LAYERED_ROWS, _LAYERED_WORK = 400, 300_000_000
+_LAYERED_ROWS, _LAYERED_WORK = (800, 400), 300_000_000  # the second where blocks are wide
 _FILL_WORK = 62_500_000
 _MINGLED, _AHEAD = 1 << 16, 8192
 _DIVES = (0.6, 0.9)
@@ -96,7 +96,7 @@ def _grid(counts: npt.NDArray[np.int64], units: int, max_segments: int | None) -
         work = _EXACT_WORK if counts.sum() < 4 * present else _EXACT_WORK // 2
         exact = present <= CELLS and present * units < work
         return gathered(counts, units, units, CELLS) if exact else gathered(counts, units, _CELLS, _ROWS)
-    cells, rows = min(units, _CELLS), min(present, _LAYERED_ROWS)
+    cells, rows = min(units, _CELLS), min(present, _LAYERED_ROWS[units > CELLS])
     while cells * rows * min(max_segments, cells) > _LAYERED_WORK and cells > CELLS // 4:
         cells //= 2
     return gathered(counts, units, cells, rows)
