@@ -16,6 +16,7 @@ import cloison
 from cloison import PackSpec, pack, pack_samples, unpack
 from cloison.errors import InputError, ManifestError, OverlongError, RecordError, SpecError, StoreError
 from cloison.packing import tokens as token_step
+from cloison.planning import POLICIES
 from cloison.segments import IGNORE
 from cloison.text.encode import Encoded, Encoder
 from tests.packing.corpus import chats, write_lines
@@ -452,6 +453,14 @@ def test_an_empty_source_gives_an_empty_data_set(tmp_path: Path, tokenizer: str)
     assert list(packed) == []
     assert packed.segments().num_segments == 0
     packed.verify()
+
+
+@pytest.mark.parametrize("order", ["input", "shuffled"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_where_every_record_is_skipped_the_data_set_is_empty(policy: str, order: str, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [{"input_ids": "no"}] * 3)
+    packed = pack(str(source), tmp_path / "out", PackSpec(8, policy=policy, order=order), on_error="skip")
+    assert len(packed) == 0 and packed.ledger.samples_in == 3 and packed.segments().num_segments == 0
 
 
 def test_manifest_counts_are_those_of_the_blocks(corpus: Path, tokenizer: str, tmp_path: Path) -> None:

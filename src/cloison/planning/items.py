@@ -87,7 +87,7 @@ class Items:
     def classes(self, start: int, stop: int) -> npt.NDArray[np.int32]:
         """Return int32 [stop - start], the classes of items start..stop-1; the range may reach into the further pieces."""
         parts = []
-        if start < self.samples:
+        if start < self.samples or start == stop:
             parts.append(cut(self.lengths[start : min(stop, self.samples)], self._cut_at, self.over))
         if stop > self.samples:
             parts.append(self.extra_lengths[max(start - self.samples, 0) : stop - self.samples])

@@ -120,6 +120,8 @@ class Groups:
                 self._hold(self._column_ranges(shard, file, name))
                 found = file.read([name]).column(name)
                 self._release()
+                if len(found) != self._manifest.shards[shard].num_blocks:  # pyarrow ends without a word where a page lies
+                    raise ValueError(f"{self._manifest.shards[shard].num_blocks:,} blocks are stated, and {len(found):,} there")
                 for chunk in found.chunks:
                     values.append(chunk.flatten().to_numpy(zero_copy_only=False))
                     counts.append(np.diff(chunk.offsets.to_numpy()).astype(np.int64))
