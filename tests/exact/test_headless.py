@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from cloison.cross_entropy import UnmadeLogits  # noqa: E402
+from cloison.cross_entropy import UnmadeLogits, chosen_cross_entropy  # noqa: E402
 from cloison.errors import NotExactError  # noqa: E402
 from cloison.exact import adapt  # noqa: E402
 from cloison.losses import sample_mean, segment_losses, token_losses, token_mean  # noqa: E402
@@ -128,3 +128,35 @@ def test_nothing_of_the_size_of_the_logits_is_made():
         largest[keep] = max(sizes)
     assert largest[True] >= 2500 * 20_000
     assert largest[False] <= 2**23
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_all_rows_are_the_rows_in_order(dtype):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(300, 5000, generator=generator).to(dtype)  # several pieces
+    targets, factors = torch.randint(0, 5000, (300,), generator=generator), torch.rand(300, generator=generator)
+    found = []
+    for rows in (None, torch.arange(300)):
+        leaf = logits.clone().requires_grad_()
+        losses = chosen_cross_entropy(leaf, rows, targets)
+        found.append((losses, *torch.autograd.grad((losses * factors).sum(), leaf)))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    wanted = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
+    torch.testing.assert_close(found[0][0], wanted)
+    assert torch.equal(leaf.detach(), logits), "the logits themselves stay"
+
+
+def test_a_large_vocabulary_is_taken_in_pieces_that_are_worth_a_gradient_of_the_head():
+    """Each piece adds once to the gradient of the weights, which is as large for few rows as for many."""
+    sizes = []
+
+    def head(rows):
+        sizes.append(rows.shape[0])
+        return rows @ weight.T
+
+    weight, hidden = torch.randn(200_000, 2), torch.randn(1, 700, 2, requires_grad=True)
+    unmade = UnmadeLogits(hidden, head, 200_000)
+    with torch.no_grad():
+        unmade.cross_entropy(torch.arange(700), torch.zeros(700, dtype=torch.int64))
+    assert sizes == [256, 256, 188]
