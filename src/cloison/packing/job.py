@@ -74,8 +74,9 @@ def pack(
         StoreError: ``out`` holds something else, is in use by another run, or cannot be written; no cluster answers; a worker
             does not see the files.
 
-    Cost: memory of a few hundred MB in this process and in each worker, whatever the input; policies other than "look_ahead"
-    take 9 to 25 bytes a sample where they plan. Disk: the token store holds 4 bytes a token and 20 a span, uncompressed.
+    Cost: memory of a few hundred MB in this process and in each worker, whatever the input; where a policy other than
+    "look_ahead" plans, 12 to 47 bytes a sample (docs/scale.md). Disk: the token store holds 4 bytes a token and 20 a span,
+    uncompressed.
     """
     return run_job(
         source,
