@@ -80,11 +80,17 @@ def _within_reach(report: VerifyReport, wrong: Sequence[Verdict]) -> bool:
 
 
 def holds_on(model: torch.nn.Module, way: Way, asks: Asks) -> tuple[VerifyReport, str]:
-    """Return (report, what is wrong or "") of short blocks on ``model`` itself, where a stand-in chose the way."""
+    """Return (report, what is wrong or "") of short blocks on ``model`` itself, where a stand-in chose the way.
+
+    Where rounding in the model's own precision hides what the stand-in showed, equality within it is no objection.
+    """
     ids = vocabulary(getattr(model, "config", None))
     blocks = synthetic(None, vocab_size=int(ids.max()) + 1)
     report = verify(Adapter(model, way, asks=asks), blocks, bidirectional=True, fix=False, gradients=False)
-    return report, "; ".join(f"{verdict.experiment}: {verdict.summary}" for verdict in _wrong(report))
+    wrong = [
+        verdict for verdict in _wrong(report) if not (verdict.status == "not tested" and verdict.evidence.get("comparisons"))
+    ]
+    return report, "; ".join(f"{verdict.experiment}: {verdict.summary}" for verdict in wrong)
 
 
 def said(report: VerifyReport | None, where: str = "") -> dict[str, str]:
