@@ -22,6 +22,7 @@ A message has three parts, which are also fields: what was ``asked``, what was `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
@@ -45,12 +46,16 @@ __all__ = [
 
 
 class CloisonError(Exception):
-    """The root of the tree; ``str()`` joins the three parts with a space."""
+    """The root of the tree; ``str()`` joins the three parts with a space.
 
-    def __init__(self, asked: str, found: str = "", remedy: str = "") -> None:
+    ``samples`` are the indices of samples that it names, the first ones; empty where it speaks of none.
+    """
+
+    def __init__(self, asked: str, found: str = "", remedy: str = "", *, samples: Sequence[int] = ()) -> None:
         self.asked = asked
         self.found = found
         self.remedy = remedy
+        self.samples = tuple(samples)
         super().__init__(asked, found, remedy)
 
     def __str__(self) -> str:

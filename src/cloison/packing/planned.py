@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cloison.errors import InputError
 from cloison.ledger import Ledger
 from cloison.packing.arrange import GONE, LENGTHS
 from cloison.packing.engines import IN_THIS_PROCESS, Engine
 from cloison.packing.plan_files import PlanFiles
 from cloison.packing.select import Selection, select, settings_of
 from cloison.packing.tokens import Progress, Tokens
+from cloison.packing.whereabouts import placed
 from cloison.places import Place, absolute
 from cloison.planning.composition import Composition, composition_of
 from cloison.planning.pieces import num_pieces
@@ -79,7 +82,7 @@ def plan_tokens(tokens: Tokens, work: Place, engine: Engine = IN_THIS_PROCESS, p
     """
     spec = tokens.spec
     with replacing(work / LENGTHS, durable=False) as part, part.open("wb") as file:  # every run makes them
-        chosen = select(tokens.store, _skipped(tokens), spec, lambda lengths: file.write(lengths.astype(np.int32).data))
+        chosen = _selected(tokens, lambda lengths: file.write(lengths.astype(np.int32).data))
     with replacing(work / GONE, durable=False) as part:
         part.write_bytes(chosen.gone.data)
     setup = {"step": "plan", "spec": spec.to_dict(), "work": str(absolute(work)), "records": chosen.ledger.samples_in}
@@ -118,9 +121,13 @@ class InMemory:
 def plan_in_memory(tokens: Tokens) -> InMemory:
     """Return the plan of a token store under its spec. Nothing is written."""
     lengths: list[npt.NDArray[np.int64]] = []
-    chosen = select(tokens.store, _skipped(tokens), tokens.spec, lengths.append)
+    chosen = _selected(tokens, lengths.append)
     return InMemory(tokens, chosen, plan_with(settings_of(tokens.spec), iter(lengths)))
 
 
-def _skipped(tokens: Tokens) -> list[int]:
-    return [skip["index"] for skip in tokens.skipped]
+def _selected(tokens: Tokens, put: Callable[[npt.NDArray[np.int64]], object]) -> Selection:
+    """Return what `select` does of all records but the skipped; its errors say where in the sources the samples are."""
+    try:
+        return select(tokens.store, [skip["index"] for skip in tokens.skipped], tokens.spec, put)
+    except InputError as error:
+        raise placed(error, tokens) from None

@@ -119,6 +119,7 @@ def select(store: TokenStore, skipped: Sequence[int], spec: PackSpec, put: Calla
             f"Sample {int(untrained[0])} has no target under train_on={spec.train_on!r} "
             f"({untrained.size:,} of {samples:,} samples).",
             'Pass on_empty="drop" to count and drop them, another train_on, or a larger capacity.',
+            samples=untrained[:5].tolist(),
         )
     if silent and (untrained.size or _has_chats(store)):
         raise _nothing_at_all(store, samples, limit, spec, _parts(store, skipped, spec))
@@ -180,6 +181,7 @@ def _nothing_at_all(store: TokenStore, samples: int, limit: int, spec: PackSpec,
             f"{told}: their targets lie behind the limit of {limit:,} tokens (the nearest is token "
             f"{nearest[0]:,} of sample {nearest[1]}).",
             f'Raise capacity{"" if spec.max_sample_tokens is None else " or max_sample_tokens"}, or pass overflow="drop".',
+            samples=[nearest[1]],
         )
     says = any(
         np.isin(spans["role"], [ROLES.index(role) for role in TRAINS["assistant"]]).any() for _, spans, *_ in store.each_unit()
@@ -212,4 +214,5 @@ def _fragments(cut: int, at: int, longest: int, samples: int, limit: int, spec: 
         f"{asked} would cut conversations or prompt/completion pairs into pieces without their prompt.",
         f"{cut:,} of {samples:,} samples have {which}; the longest is sample {at} with {longest:,}.",
         f"Pass split_prompts=True if that is meant, or {other}.",
+        samples=[at],
     )

@@ -76,6 +76,7 @@ class Tokens:
         skipped: {"index", "where", "error"} of each record that was skipped, by index.
         described: one line on how the sources are read.
         made: chunks that were tokenised now (0: all were there).
+        jobs: what each chunk of the store was read from, as in `cloison.text.sources.Source`; empty where that is not at hand.
     """
 
     store: TokenStore
@@ -84,6 +85,7 @@ class Tokens:
     skipped: tuple[Mapping[str, Any], ...]
     described: str
     made: int
+    jobs: Sequence[Mapping[str, Any]] = ()
 
 
 def ensure_tokens(
@@ -143,7 +145,7 @@ def ensure_tokens(
     _forget_standard_input(opened, folder)
     for far in {at.parent for file in opened.files if isinstance(at := place(file.path), Remote)}:
         forget(far)
-    return Tokens(store, key, spec, skipped, opened.describe(), made)
+    return Tokens(store, key, spec, skipped, opened.describe(), made, opened.jobs)
 
 
 def tokenizer_of(packed: Packed) -> str | None:

@@ -128,7 +128,7 @@ def try_job(
         skipped = skipped_records(store)
         if skipped and on_error == "raise":
             raise error_from_plain(skipped[0]["error"])
-        found = Tokens(store, "", spec, skipped, opened.describe(), len(sample.jobs) if made else 0)
+        found = Tokens(store, "", spec, skipped, opened.describe(), len(sample.jobs) if made else 0, sample.jobs)
         planned, plan_s = _plan(found, home)
         write_s, block_bytes, share = _write(planned, home)
     blocks = round(planned.num_blocks * scale)

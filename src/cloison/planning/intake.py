@@ -193,6 +193,7 @@ def _refuse(
         f"Sample {int(long[0]):,} has {int(long_lengths[0]):,} tokens{which} "
         f"({long.size:,} of {lengths.size:,} samples are longer; the longest has {int(long_lengths.max()):,}).",
         'Pass overflow="split", "truncate" or "drop", or raise capacity.',
+        samples=long[:5].tolist(),
     )
 
 

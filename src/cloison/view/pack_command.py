@@ -53,6 +53,7 @@ def run(args: Namespace) -> Outcome:
     from rich.console import Group
 
     from cloison.packing.job import run_job
+    from cloison.packing.whereabouts import ledger_places
     from cloison.view.terminal_summary import packed_summary
     from cloison.view.work_summary import work_summary
 
@@ -61,7 +62,9 @@ def run(args: Namespace) -> Outcome:
         packed, tokens = run_job(
             args.source, args.out, spec, tokens=args.tokens, progress=progress, report=done.append, **common
         )
-    plain = {"path": str(packed.path), "read": tokens.described, **packed.manifest.to_dict()}
+    manifest = packed.manifest
+    places = ledger_places(tokens, manifest.ledger)
+    plain = {"path": str(packed.path), "read": tokens.described, "places": places, **manifest.to_dict()}
     summary = packed_summary(packed, tokens)
     if args.engine == "local":
         return Outcome(0, summary, plain)

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cloison.ledger import Ledger
+from cloison.packing.whereabouts import ledger_places
 from cloison.view.pieces import visible
 from cloison.view.tables import counted
 
@@ -39,7 +40,7 @@ def packed_summary(packed: Packed, tokens: Tokens | None = None) -> Group:
         ("blocks", f"{m.num_blocks:,} of {m.spec.capacity:,} tokens, in {counted(len(m.shards), 'file')}"),
         *_plan_rows(m.num_segments, m.utilization, m.padding_utilization, m.lower_bound, m.gap),
         ("mixed", _mixed(m.composition)),
-        *_ledger_rows(m.ledger),
+        *_ledger_rows(m.ledger, {} if tokens is None else ledger_places(tokens, m.ledger)),
         (
             "trained",
             f"{m.num_targets:,} tokens, {_share(m.num_targets, m.num_tokens)} of the tokens (train_on={m.spec.train_on})",
@@ -62,7 +63,7 @@ def planned_rows(planned: Planned) -> list[tuple[str, str]]:
     return [
         *_plan_rows(f["num_segments"], f["utilization"], f["padding_utilization"], f["lower_bound"], f["gap"]),
         ("mixed", _mixed(f["composition"])),
-        *_ledger_rows(planned.ledger),
+        *_ledger_rows(planned.ledger, ledger_places(planned.tokens, planned.ledger)),
     ]
 
 
@@ -87,6 +88,7 @@ def planned_facts(planned: Planned) -> dict[str, Any]:
         "gap": planned.gap,
         "composition": planned.composition.to_dict(),
         "ledger": planned.ledger.to_dict(),
+        "places": ledger_places(planned.tokens, planned.ledger),
     }
 
 
@@ -108,7 +110,7 @@ def _plan_rows(segments: int, full: float, padded: float, bound: int, gap: float
     ]
 
 
-def _ledger_rows(ledger: Ledger) -> list[tuple[str, str]]:
+def _ledger_rows(ledger: Ledger, places: Mapping[str, Mapping[int, str]]) -> list[tuple[str, str]]:
     rows = [
         ("samples", f"{ledger.samples_in:,} read, {ledger.samples_kept:,} packed"),
         ("lost", f"{counted(ledger.lost_tokens, 'token')} of {ledger.tokens_in:,}, {_percent(ledger.lost_share)}"),
@@ -118,6 +120,8 @@ def _ledger_rows(ledger: Ledger) -> list[tuple[str, str]]:
         more = ", ..." if entry.samples > 5 else ""
         lost = f", {counted(entry.lost_tokens, 'token')} lost" if entry.lost_tokens else ""
         rows.append(("", f"{entry.samples:,} {_KINDS.get(kind, kind)}{lost} (sample {first}{more})"))
+        if kind != "skipped" and kind in places:  # of those, what was wrong is told with the place
+            rows.append(("", visible("; ".join(f"sample {sample} is {where}" for sample, where in places[kind].items()))))
     return rows
 
 
