@@ -185,3 +185,29 @@ def test_blocks_in_memory_know_their_capacity() -> None:
     assert report.counts["utilization"] == 68 / 128 and not any("capacity" in reason for reason in report.not_checked)
     mixed = [*blocks, *cloison.pack_samples([range(1, 9)], capacity=16)]
     assert any("capacity" in reason for reason in cloison.check(mixed).not_checked)
+
+
+@pytest.mark.parametrize(
+    ("record", "remedy"), [("a text", '{"text": ...}'), ([{"role": "user", "content": "a"}], "one by one")]
+)
+def test_a_record_is_a_mapping(record: object, remedy: str) -> None:
+    with pytest.raises(InputError) as caught:
+        cloison.encode(record, Path(cloison.__file__).parent / "story/tokenizer")  # type: ignore[arg-type]
+    assert caught.value.found == f"It is a {type(record).__name__}." and remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "words", [("pack", "--capacity", "4k"), ("plan", "--capacity", "8", "--seed", "x"), ("show", "--block", "1.5")]
+)
+def test_a_number_that_is_none_is_one_clear_error_and_no_page_of_usage(
+    words: tuple[str, ...], ids: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([words[0], str(ids), *words[1:]])
+    usage, error = capsys.readouterr().err.splitlines()
+    assert caught.value.code == 2
+    assert usage == f"usage: cloison {words[0]} ... (all its options: cloison {words[0]} --help)"
+    assert error.endswith(f"argument {words[-2]}: it takes a whole number, as 4096; {words[-1]!r} is none.")
+    with pytest.raises(SystemExit):
+        main([words[0], "--help"])
+    assert f"{words[-2]} " in capsys.readouterr().out.split("options:")[0], "its help has the usage whole"

@@ -105,6 +105,16 @@ def test_case_CFG_01(cases: dict[str, dict[str, Any]]) -> None:
     keys = [key(**(base | {name: value})) for name, value in others.items()] + [key(**base, version="2")]
     assert len(case["input"]["changed_one_at_a_time"]) == len(keys)
     assert len({key(**base), *keys}) == len(keys) + 1
-    plain = PackSpec(capacity=8, columns={"a": "x", "b": "y"}).to_dict()
-    reordered = json.loads(json.dumps(dict(reversed(plain.items())) | {"columns": {"b": "y", "a": "x"}}))
+    plain = PackSpec(capacity=8, columns={"text": "x", "weight": "y"}).to_dict()
+    reordered = json.loads(json.dumps(dict(reversed(plain.items())) | {"columns": {"weight": "y", "text": "x"}}))
     assert PackSpec.from_dict(reordered).fingerprint("k") == PackSpec.from_dict(plain).fingerprint("k")
+
+
+def test_columns_name_parts_that_there_are_when_the_spec_is_made() -> None:
+    with pytest.raises(SpecError) as caught:
+        PackSpec(8, columns={"message": "dialog"})
+    assert caught.value.asked == "columns names the part 'message'." and "There are messages, " in caught.value.found
+    with pytest.raises(SpecError) as caught:
+        PackSpec(8, columns={"messages": 3})  # type: ignore[dict-item]
+    assert caught.value.remedy == 'Pass columns={"messages": "NAME"}.'
+    assert PackSpec(8, columns={"messages": "dialog"}).columns == {"messages": "dialog"}

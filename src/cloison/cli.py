@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     name = words[0]
     module = import_module(COMMANDS[name][0])
-    command = argparse.ArgumentParser(prog=f"cloison {name}", description=module.__doc__)
+    asks = not {"-h", "--help"}.isdisjoint(words)
+    usage = None if asks else f"cloison {name} ... (all its options: cloison {name} --help)"  # what an error is printed below
+    command = argparse.ArgumentParser(prog=f"cloison {name}", description=module.__doc__, usage=usage)
     module.add_arguments(command)
     command.add_argument("--json", action="store_true", help="say it as JSON on standard output")
     args = command.parse_args(words[1:])

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from cloison.errors import SpecError
+from cloison.parts import check_columns
 
 __all__ = ["FORMAT_VERSION", "AppendEos", "OnEmpty", "Order", "Overflow", "PackSpec", "TrainOn", "canonical_hash", "need_spec"]
 
@@ -107,6 +108,7 @@ class PackSpec:
             if not isinstance(getattr(self, name), Mapping):
                 raise SpecError(f"{name} must be a mapping.", f"It is {getattr(self, name)!r}.", "Pass a dict.")
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        check_columns(self.columns)
         try:
             canonical_hash(self.to_dict())
         except (TypeError, ValueError) as error:

@@ -218,6 +218,9 @@ def test_guard_checks_every_n_steps(tmp_path: Path) -> None:
         trainer.train()
     with pytest.raises(InputError, match="every"):
         Guard(0)
+    with pytest.raises(InputError) as caught:
+        Guard(trainer.model)
+    assert caught.value.found == "It is a LlamaForCausalLM.", "the name of it, and not the model printed out"
 
 
 def test_guard_on_a_mixture_of_experts_is_quiet(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ class Guard(TrainerCallback):
         seed: int = 0,
     ) -> None:
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise InputError("every must be at least 1 step.", f"It is {every!r}.", "Pass a number of steps, such as 500.")
+            found = repr(every) if isinstance(every, (int, float, str)) else f"a {type(every).__name__}"
+            raise InputError("every must be at least 1 step.", f"It is {found}.", "Pass a number of steps, such as 500.")
         if on_findings not in ("warn", "raise"):
             raise InputError('on_findings must be "warn" or "raise".', f"It is {on_findings!r}.", "Pass one of them.")
         self.verdicts: dict[int, Verdict] = {}

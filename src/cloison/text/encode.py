@@ -23,7 +23,7 @@ from cloison.text.edges import Row, token_rows
 from cloison.text.locate import Locator, special_texts
 from cloison.text.provenance import CharSpan
 from cloison.text.sandbox import Job, Sandbox
-from cloison.text.shapes import Example, Reading, check_columns, read_record, recognise, refuse_marks
+from cloison.text.shapes import Example, Reading, read_record, recognise, refuse_marks
 from cloison.text.targets import ROLES, SAMPLE, labels, role_code, span_array
 from cloison.text.tokenizer import NO_VOCABULARY, load_tokenizer, save_tokenizer, tokenizer_errors
 from cloison.text.tokens import read_tokens
@@ -82,7 +82,6 @@ class Encoder:
     """
 
     def __init__(self, tokenizer: Any, spec: PackSpec, reading: Reading | None = None) -> None:
-        check_columns(spec.columns)
         self._lock = threading.Lock()
         self._reading = reading
         self._known = tokenizer is not None
@@ -391,9 +390,15 @@ def encode(
 
     Raises:
         RecordError: the record is in no known shape; TemplateError, SpanError where its template fails.
+        InputError: it is no record.
 
     Cost: a millisecond a record; the first call with a tokenizer loads it and starts its renderer, which the next calls share.
     """
+    if not isinstance(record, Mapping):
+        remedy = 'Pass {"text": ...} for a document, or {"messages": [...]} for a chat.'
+        if isinstance(record, (list, tuple)):
+            remedy = 'Pass {"messages": [...]} for a chat, and records one by one.'
+        raise InputError("a record is a mapping of columns, as a line of JSONL.", f"It is a {type(record).__name__}.", remedy)
     chosen = need_spec(PackSpec(capacity=1) if spec is None else spec).with_(**options)
     encoder = tokenizer if isinstance(tokenizer, Encoder) else _encoder(tokenizer, chosen)
     (done,) = encoder.encode_batch([record])

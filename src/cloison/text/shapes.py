@@ -7,33 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloison.errors import RecordError, SpecError
+from cloison.errors import RecordError
+from cloison.parts import check_columns
 from cloison.text.marks import has_marks
 from cloison.text.packed_rows import why_packed
 
-__all__ = ["PARTS", "Example", "Reading", "check_columns", "read_record", "recognise", "refuse_marks"]
-
-PARTS = {
-    "messages": "a chat: a list of {role, content, ...}",
-    "conversations": "a chat in ShareGPT's words: a list of {from, value}",
-    "prompt": "what comes before the completion: a string or a list of messages",
-    "completion": "what is to be learnt: a string or a list of messages",
-    "text": "a document",
-    "instruction": "the task of an alpaca record",
-    "input": "the input of an alpaca record",
-    "output": "the answer of an alpaca record",
-    "history": "earlier [question, answer] pairs of an alpaca record",
-    "input_ids": "token ids",
-    "labels": "targets of input_ids, -100 where none",
-    "completion_mask": "1 where a token of input_ids is to be learnt",
-    "assistant_masks": "1 where a token of input_ids is the assistant's",
-    "tools": "tools that the template shows: a list, or its JSON",
-    "system": "a system message before a chat or alpaca record",
-    "documents": "documents that the template shows",
-    "weight": "the weight of the record in the loss (named only, never recognised)",
-    "chat_template_kwargs": "further variables of the template",
-}
-"""What a column can be: the names on the left side of ``columns={"messages": "dialog"}``."""
+__all__ = ["Example", "Reading", "read_record", "recognise", "refuse_marks"]
 
 _LAYOUTS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("tokens", "input_ids", ("input_ids",), ("labels", "completion_mask", "assistant_masks")),
@@ -173,15 +152,6 @@ def _refuse_blocks(record: Mapping[str, Any]) -> None:
             f"It is a packed block: {why}.",
             "Pack the samples that it was made from: cloison unpack gives those of our blocks, cloison import those of token "
             "stores; cut the rows of other blocks at their boundaries first.",
-        )
-
-
-def check_columns(columns: Mapping[str, str]) -> None:
-    """Raise a SpecError if ``columns`` names a part that there is not."""
-    unknown = sorted(set(columns) - set(PARTS))
-    if unknown:
-        raise SpecError(
-            f"columns names the part {', '.join(map(repr, unknown))}.", f"There are {', '.join(PARTS)}.", "Use one of these."
         )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cloison.errors import ChangedError, InputError, RecordError
+from cloison.parts import PARTS
 from cloison.places import Remote, opened, place, stamp, together
 from cloison.places.ordinary import in_utf8
 from cloison.spec import PackSpec
@@ -23,7 +24,7 @@ from cloison.text.columnar import parquet_jobs, read_arrow, read_parquet
 from cloison.text.finding import KINDS, Spool, kind_of, paths_of
 from cloison.text.jsonfiles import read_array, read_lines
 from cloison.text.packed_rows import BOUNDARIES, SIGNS
-from cloison.text.shapes import PARTS, Reading, recognise
+from cloison.text.shapes import Reading, recognise
 from cloison.text.streams import MOST_BYTES, guarded, open_stream
 from cloison.text.tables import DELIMITERS, read_table
 

@@ -12,6 +12,7 @@ from cloison.checking.report import CheckReport
 from cloison.view.option_words import as_options
 from cloison.view.outcome import Outcome
 from cloison.view.pieces import visible
+from cloison.view.whole_number import whole_number
 
 __all__ = ["add_arguments", "run"]
 
@@ -22,10 +23,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of ``cloison check``."""
     parser.add_argument("source", metavar="DIR|FILE", help="a packed data set, or Parquet, Arrow or JSON lines of packed rows")
     parser.add_argument("--tokenizer", metavar="T", help="its folder: gives the vocabulary and the ids that end a text")
-    parser.add_argument("--capacity", type=int, metavar="N", help="tokens a row may hold (our own data sets know theirs)")
-    parser.add_argument("--vocab-size", type=int, metavar="N", help="ids must be below it")
-    parser.add_argument("--eos", type=int, metavar="ID", help="the id that ends a text")
-    parser.add_argument("--terminator", type=int, metavar="ID", action="append", default=[], help="an id that ends a message")
+    parser.add_argument(
+        "--capacity", type=whole_number, metavar="N", help="tokens a row may hold (our own data sets know theirs)"
+    )
+    parser.add_argument("--vocab-size", type=whole_number, metavar="N", help="ids must be below it")
+    parser.add_argument("--eos", type=whole_number, metavar="ID", help="the id that ends a text")
+    parser.add_argument(
+        "--terminator", type=whole_number, metavar="ID", action="append", default=[], help="an id that ends a message"
+    )
     parser.add_argument("--labels", choices=("same", "shifted"), help="whether labels are shifted already (default: by format)")
     parser.add_argument("--as", dest="convention", choices=sorted(CONVENTIONS), help="the reader's convention, not recognised")
 

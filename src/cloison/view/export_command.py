@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from cloison.formats.exporting import LOSSES, TARGETS, export
 from cloison.view.outcome import Outcome
+from cloison.view.whole_number import whole_number
 
 __all__ = ["add_arguments", "run"]
 
@@ -18,7 +19,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--lose", nargs="+", default=[], choices=sorted(LOSSES), help="what the format cannot hold, and may be lost"
     )
-    parser.add_argument("--pad-token-id", type=int, default=0, metavar="ID", help="padding of formats of fixed width (0)")
+    parser.add_argument(
+        "--pad-token-id", type=whole_number, default=0, metavar="ID", help="padding of formats of fixed width (0)"
+    )
 
 
 def run(args: Namespace) -> Outcome:

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from cloison.formats.importing import FORMATS, import_tokens
 from cloison.formats.olmo_core import DTYPES
 from cloison.view.outcome import Outcome
+from cloison.view.whole_number import whole_number
 
 __all__ = ["add_arguments", "run"]
 
@@ -19,7 +20,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("dest", metavar="DEST", help="a new or empty folder, or its URL; then a source for cloison pack")
     parser.add_argument("--from", dest="format", required=True, choices=FORMATS, help="the format")
     parser.add_argument("--dtype", choices=DTYPES, help="the type of the ids in raw .npy arrays (olmo-core)")
-    parser.add_argument("--eos", type=int, metavar="ID", help="documents end in it, where nothing else says where they end")
+    parser.add_argument(
+        "--eos", type=whole_number, metavar="ID", help="documents end in it, where nothing else says where they end"
+    )
     parser.add_argument("--lose", nargs="+", default=[], choices=["weights"], help="what samples cannot hold, and may be lost")
 
 

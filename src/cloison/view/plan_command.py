@@ -17,6 +17,7 @@ from cloison.view.outcome import Outcome
 from cloison.view.output_option import add_html_option, refuse_existing_page
 from cloison.view.progress import ProgressLine
 from cloison.view.spec_options import POLICY_WORDS, add_source_arguments, pairs
+from cloison.view.whole_number import whole_number
 
 __all__ = ["add_arguments", "run"]
 
@@ -33,13 +34,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--policy", action="append", metavar="P[,P...]", help=f"{POLICY_WORDS}, or all (default: {_DEFAULT_POLICIES})"
     )
     parser.add_argument("--overflow", choices=get_args(Overflow), default="raise", help="samples longer than a block")
-    parser.add_argument("--blocks-per-step", type=int, default=64, metavar="B", help="the global batch, in blocks (64)")
+    parser.add_argument(
+        "--blocks-per-step", type=whole_number, default=64, metavar="B", help="the global batch, in blocks (64)"
+    )
     parser.add_argument("--order", choices=get_args(Order), default="shuffled", help="shuffled by seed, or as in the input")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of all shuffles")
-    parser.add_argument("--look-ahead", type=int, default=1024, metavar="K", help="samples that look_ahead looks ahead")
-    parser.add_argument("--max-segments", type=int, metavar="N", help="segments a block holds at most")
-    parser.add_argument("--align", type=int, default=1, metavar="N", help="a segment counts as its length rounded up to this")
-    parser.add_argument("--max-sample-tokens", type=int, metavar="N", help="overflow acts at this length already")
+    parser.add_argument("--seed", type=whole_number, default=0, metavar="S", help="of all shuffles")
+    parser.add_argument(
+        "--look-ahead", type=whole_number, default=1024, metavar="K", help="samples that look_ahead looks ahead"
+    )
+    parser.add_argument("--max-segments", type=whole_number, metavar="N", help="segments a block holds at most")
+    parser.add_argument(
+        "--align", type=whole_number, default=1, metavar="N", help="a segment counts as its length rounded up to this"
+    )
+    parser.add_argument("--max-sample-tokens", type=whole_number, metavar="N", help="overflow acts at this length already")
     parser.add_argument("--time-limit", type=float, metavar="S", help="seconds a searching policy may take")
     add_html_option(parser)
     parser.add_argument("--columns", nargs="+", metavar="PART=NAME", help="which column plays which part (messages=dialog)")

@@ -8,6 +8,7 @@ from typing import Any
 from cloison.errors import InputError
 from cloison.view.outcome import Outcome
 from cloison.view.output_option import add_html_option, refuse_existing_page
+from cloison.view.whole_number import whole_number
 
 __all__ = ["add_arguments", "run"]
 
@@ -15,7 +16,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of ``cloison show``."""
     parser.add_argument("path", metavar="DIR", help="a packed data set, its folder or URL")
-    parser.add_argument("--block", type=int, metavar="I", help="which block; negative from the end (default: 0)")
+    parser.add_argument("--block", type=whole_number, metavar="I", help="which block; negative from the end (default: 0)")
     parser.add_argument(
         "--tokenizer",
         metavar="T",

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from cloison.errors import InputError
 from cloison.spec import AppendEos, OnEmpty, Order, Overflow, PackSpec, TrainOn
+from cloison.view.whole_number import whole_number
 
 __all__ = ["POLICY_WORDS", "add_source_arguments", "add_spec_arguments", "pairs", "spec_from"]
 
@@ -23,12 +24,12 @@ _FLAGS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("policy", {"help": f"how samples are put into blocks: {POLICY_WORDS} (default: look_ahead)"}),
     ("overflow", {"choices": get_args(Overflow), "help": "what happens to samples longer than a block (default: raise)"}),
     ("train-on", {"choices": get_args(TrainOn), "help": "whose tokens are targets (default: by the shape of the records)"}),
-    ("max-sample-tokens", {"type": int, "metavar": "N", "help": "overflow acts at this length already"}),
-    ("max-segments", {"type": int, "metavar": "N", "help": "segments a block holds at most"}),
-    ("align", {"type": int, "metavar": "N", "help": "a segment counts as its length rounded up to this multiple"}),
+    ("max-sample-tokens", {"type": whole_number, "metavar": "N", "help": "overflow acts at this length already"}),
+    ("max-segments", {"type": whole_number, "metavar": "N", "help": "segments a block holds at most"}),
+    ("align", {"type": whole_number, "metavar": "N", "help": "a segment counts as its length rounded up to this multiple"}),
     ("order", {"choices": get_args(Order), "help": "shuffled by seed (default), or as in the input"}),
-    ("seed", {"type": int, "metavar": "S", "help": "of all shuffles (default: 0)"}),
-    ("look-ahead", {"type": int, "metavar": "K", "help": "samples that look_ahead looks ahead (default: 1024)"}),
+    ("seed", {"type": whole_number, "metavar": "S", "help": "of all shuffles (default: 0)"}),
+    ("look-ahead", {"type": whole_number, "metavar": "K", "help": "samples that look_ahead looks ahead (default: 1024)"}),
     ("on-empty", {"choices": get_args(OnEmpty), "help": "what a sample with nothing to train does (default: drop, counted)"}),
     ("append-eos", {"choices": get_args(AppendEos), "help": "an end-of-document token (default: auto)"}),
     ("date", {"metavar": "YYYY-MM-DD", "help": "today, for templates that ask (default: the day of the first run)"}),
@@ -41,13 +42,13 @@ def add_source_arguments(parser: ArgumentParser, tokens: str = "tokens/ beside O
     parser.add_argument("--tokenizer", metavar="T", help="a folder with tokenizer.json (not needed for token ids)")
     parser.add_argument("--tokens", metavar="DIR", help=f"where tokens are kept for the next run (default: {tokens})")
     parser.add_argument("--on-error", choices=("raise", "skip"), default="raise", help="what a broken record does")
-    parser.add_argument("--workers", type=int, metavar="W", help="processes (default: the cores of this machine)")
+    parser.add_argument("--workers", type=whole_number, metavar="W", help="processes (default: the cores of this machine)")
 
 
 def add_spec_arguments(parser: ArgumentParser) -> None:
     """Add one option for each field of PackSpec, and --spec FILE below them all."""
     parser.add_argument("--spec", metavar="FILE", help="a PackSpec as JSON; options on the command line win over it")
-    parser.add_argument("--capacity", type=int, metavar="N", help="tokens a block holds at most")
+    parser.add_argument("--capacity", type=whole_number, metavar="N", help="tokens a block holds at most")
     for name, settings in _FLAGS:
         parser.add_argument(f"--{name}", **settings)
     parser.add_argument("--split-prompts", action="store_true", default=None, help="let overflow=split cut conversations too")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cloison.errors import InputError
 from cloison.view.outcome import Outcome
 from cloison.view.output_option import add_html_option, refuse_existing_page
+from cloison.view.whole_number import whole_number
 
 if TYPE_CHECKING:
     from cloison.blocks import Block
@@ -29,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="DIR",
         help="a packed data set to take blocks from, its folder or URL (default: awkward synthetic ones)",
     )
-    parser.add_argument("--blocks", type=int, default=2, metavar="N", help="how many of its blocks (default: 2)")
+    parser.add_argument("--blocks", type=whole_number, default=2, metavar="N", help="how many of its blocks (default: 2)")
     parser.add_argument(
         "--attn",
         metavar="IMPL",
@@ -52,7 +53,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--bidirectional", action="store_true", help="the model may look ahead inside a sample")
     parser.add_argument("--dtype", metavar="D", help="float32, float64, bfloat16 or float16 (default: that of the weights)")
     parser.add_argument("--device", default="cpu", metavar="D", help="as torch names it (default: cpu)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of everything drawn (default: 0)")
+    parser.add_argument("--seed", type=whole_number, default=0, metavar="S", help="of everything drawn (default: 0)")
     add_html_option(parser)
 
 
