@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from cloison.proof.pieces import pieces
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -34,8 +36,8 @@ __all__ = [
 NOTHING = -1
 """The token of a row that trains nothing."""
 
-_CELLS = 2**26
-"""Rows are taken so many at a time that no temporary holds more entries."""
+_AT_ONCE = 8
+"""Pieces that go through the head are so many times larger."""
 
 _COLUMNS = 4096
 """The level of a row and the shape of a loss are read from at most this many columns, evenly spaced."""
@@ -89,7 +91,7 @@ def from_logits(grad: Tensor) -> Fit:
 
     columns = _spaced(grad.shape[1], grad.device)
     tokens, weights, second = [], [], []
-    for part in _pieces(grad, grad.shape[1]):
+    for part in pieces(grad, grad.shape[1]):
         level = part[:, columns].double().median(dim=1).values
         deviation = part.float() - level.float()[:, None]
         top = deviation.abs().topk(min(2, part.shape[1]), dim=1)
@@ -129,7 +131,7 @@ def from_hidden(grad: Tensor, weight: Tensor, bias: Tensor | None = None) -> Fit
         across = head - (head @ along)[:, None] * along
         lengths = across.norm(dim=1).clamp_min(1e-30)
         directions = across / lengths[:, None]
-        for part in _pieces(real, head.shape[0]):
+        for part in pieces(real, head.shape[0], _AT_ONCE):
             g = grad[part].to(dtype)
             share = g @ along
             projected = (g - share[:, None] * along) @ directions.T
@@ -153,7 +155,7 @@ def from_real_logits(grad: Tensor, logits: Tensor) -> Fit:
 
     columns = _spaced(grad.shape[1], grad.device)
     tokens, weights, second = [], [], []
-    for part, values in zip(_pieces(grad, grad.shape[1]), _pieces(logits, grad.shape[1]), strict=True):
+    for part, values in zip(pieces(grad, grad.shape[1]), pieces(logits, grad.shape[1]), strict=True):
         g = part.double()
         p = torch.softmax(values.double(), 1)
         keep = torch.ones_like(g)
@@ -191,7 +193,7 @@ def from_real_hidden(grad: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor 
     real = (norms > _FAINT * norms.max().clamp_min(1e-300)).nonzero()[:, 0]
     head = weight.detach().to(device, torch.float64 if weight.numel() <= 2**22 else torch.float32)
     lengths = head.pow(2).sum(1)
-    for part in _pieces(real, head.shape[0]):
+    for part in pieces(real, head.shape[0], _AT_ONCE):
         g = grad[part].to(head.dtype) / scale
         logits = scale * hidden[part].to(head.dtype) @ head.T
         expected = torch.softmax(logits if bias is None else logits + bias.to(device, head.dtype), 1) @ head
@@ -212,21 +214,25 @@ def shape_from_logits(grad: Tensor, logits: Tensor, tokens: npt.NDArray[np.int64
     """Return the shape of the loss in ``rows`` of ``grad`` and ``logits`` [all rows, vocabulary], whose targets are known."""
     import torch
 
-    at = torch.from_numpy(rows).to(grad.device)
-    target = torch.from_numpy(tokens[rows]).to(grad.device)
-    g, z = grad[at].double(), logits[at].double()
-    log_partition = torch.logsumexp(z, 1)
-    p = torch.exp(z - log_partition[:, None])
-    keep = torch.ones_like(p).scatter_(1, target[:, None], 0.0)
-    count = keep.sum(1)
-    p_mean, g_mean = (p * keep).sum(1) / count, (g * keep).sum(1) / count
-    p_off, g_off = (p - p_mean[:, None]) * keep, (g - g_mean[:, None]) * keep
-    a = (p_off * g_off).sum(1) / p_off.pow(2).sum(1).clamp_min(1e-300)
-    c = g_mean - a * p_mean
-    b = g.gather(1, target[:, None])[:, 0] - a * p.gather(1, target[:, None])[:, 0] - c
-    left = (g - a[:, None] * p - c[:, None]) * keep
-    misfit = left.norm(dim=1) / (g * keep).norm(dim=1).clamp_min(1e-300)
-    return _shape(rows, torch.stack([a, b, c]).T, log_partition, misfit, grad.shape[1])
+    whole = torch.from_numpy(rows).to(grad.device)
+    wanted = torch.from_numpy(tokens[rows]).to(grad.device)
+    found, partition, misfit = [], [], []
+    for at, target in zip(pieces(whole, grad.shape[1]), pieces(wanted, grad.shape[1]), strict=True):
+        g, z = grad[at].double(), logits[at].double()
+        log_partition = torch.logsumexp(z, 1)
+        p = torch.exp(z - log_partition[:, None])
+        keep = torch.ones_like(p).scatter_(1, target[:, None], 0.0)
+        count = keep.sum(1)
+        p_mean, g_mean = (p * keep).sum(1) / count, (g * keep).sum(1) / count
+        p_off, g_off = (p - p_mean[:, None]) * keep, (g - g_mean[:, None]) * keep
+        a = (p_off * g_off).sum(1) / p_off.pow(2).sum(1).clamp_min(1e-300)
+        c = g_mean - a * p_mean
+        b = g.gather(1, target[:, None])[:, 0] - a * p.gather(1, target[:, None])[:, 0] - c
+        left = (g - a[:, None] * p - c[:, None]) * keep
+        found.append(torch.stack([a, b, c]).T)
+        partition.append(log_partition)
+        misfit.append(left.norm(dim=1) / (g * keep).norm(dim=1).clamp_min(1e-300))
+    return _shape(rows, torch.cat(found), torch.cat(partition), torch.cat(misfit), grad.shape[1])
 
 
 def shape_from_hidden(
@@ -249,7 +255,7 @@ def shape_from_hidden(
     head = weight.detach().to(device, torch.float32)
     total = head.double().sum(0) if head.numel() <= 2**22 else head.sum(0).double()
     found, partition, misfit = [], [], []
-    for part, token in zip(_pieces(at, _CELLS // 64), _pieces(target, _CELLS // 64), strict=True):
+    for part, token in zip(pieces(at, head.shape[0], _AT_ONCE), pieces(target, head.shape[0], _AT_ONCE), strict=True):
         logits = hidden[part].float() @ head.T
         logits = scale * logits if bias is None else scale * logits + bias.detach().to(device).float()
         log_partition = torch.logsumexp(logits, 1)
@@ -263,12 +269,6 @@ def shape_from_hidden(
         partition.append(log_partition.double())
         misfit.append(left.norm(dim=1) / g.norm(dim=1).clamp_min(1e-300))
     return _shape(rows, torch.cat(found), torch.cat(partition), torch.cat(misfit), head.shape[0])
-
-
-def _pieces(rows: Tensor, width: int) -> list[Tensor]:
-    """Return ``rows`` in pieces, so that rows x ``width`` of each stay within `_CELLS`."""
-    size = max(1, _CELLS // width)
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def _spaced(size: int, device: Any) -> Tensor:

@@ -324,17 +324,29 @@ def single_batch(module: nn.Module, collate: Callable[[Sequence[Block]], Batch] 
     # A wrapper that hands on what it gets says nothing of what is inside; a configuration does.
     caches = "use_cache" in parameters or (any_name and hasattr(getattr(module, "config", None), "use_cache"))
 
+    by_embeds: list[bool] = []  # whether the user's batches are embeddings alone, once that is known
+
     def batch(block: Block) -> Batch:
-        given = {} if collate is None else collate([block])
-        if given.get("inputs_embeds") is not None and given.get("input_ids") is None:
-            embeds = {"inputs_embeds": given["inputs_embeds"]}  # the sample's own, which may be of another source than a table
-            return {**embeds, "use_cache": False} if caches else embeds
+        if collate is not None and (not by_embeds or by_embeds[0]):
+            embeds = _embeddings_alone(collate, block)
+            by_embeds[:] = [embeds is not None]
+            if embeds is not None:  # the sample's own, which may be of another source than a table
+                return {"inputs_embeds": embeds, "use_cache": False} if caches else {"inputs_embeds": embeds}
         ids = torch.from_numpy(block.input_ids.astype(np.int64))
         known = "input_ids" in parameters or any_name
         name = "input_ids" if known else _name_of_ids(set(parameters), ids, collate, block)
         return {name: ids[None], "use_cache": False} if caches else {name: ids[None]}
 
     return batch
+
+
+def _embeddings_alone(collate: Callable[[Sequence[Block]], Batch], block: Block) -> Any:
+    """Return the embeddings of a sample whose batch has no ids, or None; a collator need not take one sample."""
+    try:
+        given = collate([block])
+    except Exception:  # whatever the user's own code raises
+        return None
+    return given.get("inputs_embeds") if isinstance(given, Mapping) and ids_of(given) is None else None
 
 
 def _name_of_ids(takes: set[str], ids: Tensor, collate: Callable[[Sequence[Block]], Batch] | None, block: Block) -> str:

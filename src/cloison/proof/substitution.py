@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["Held", "Site", "core", "sites", "substituted"]
 
 
+DRAWN = 2**24
+"""Normal numbers that a leaf is drawn from at most: the rows of a larger one come again (110 rows of 152,000 ids differ)."""
+
+
 @dataclass(frozen=True)
 class Site:
     """Where a model's logits come from.
@@ -141,14 +145,20 @@ def substituted(site: Site, seed: int | None = None, spread: float = 1.0, graph:
     import torch
 
     held = Held()
+    waiting: list[Tensor | None] = []
+    """What enters the head, where it runs on one token: a leaf needs the shape and dtype of the logits alone."""
 
     def leaf(like: Tensor) -> Tensor:
         if seed is None:
-            made = torch.zeros_like(like, requires_grad=False)
+            made = torch.zeros_like(like, requires_grad=False, memory_format=torch.contiguous_format)
         else:
             generator = torch.Generator(device=like.device).manual_seed(seed)
-            drawn = torch.randn(like.shape, generator=generator, device=like.device, dtype=torch.float32)
+            rows = like.shape[:-1].numel()
+            differ = min(rows, max(1, DRAWN // like.shape[-1]))
+            drawn = torch.randn(differ, like.shape[-1], generator=generator, device=like.device, dtype=torch.float32)
             made = (drawn * spread).to(like.dtype)
+            made = made.repeat(-(-rows // differ), 1)[:rows] if differ < rows else made
+            made = made.reshape(like.shape)
         torch.set_grad_enabled(True)  # the step runs without a graph up to here
         return made.requires_grad_(True)
 
@@ -165,9 +175,20 @@ def substituted(site: Site, seed: int | None = None, spread: float = 1.0, graph:
         held.hidden.append(leaf(state))
         return _with(output, "last_hidden_state", held.hidden[-1])
 
-    def logits(_: nn.Module, __: Any, output: Any) -> Any:
+    def first(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        state = args[0] if args else None
+        cut = isinstance(state, torch.Tensor) and state.dim() == 3 and _same_rows(state, held.tokens) and not kwargs
+        waiting.append(state if cut else None)
+        return ((state[:, :1], *args[1:]), kwargs) if cut and state is not None else None
+
+    def logits(inner: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        state = waiting.pop()
+        if state is not None and _is_of(output, state[:, :1]):
+            output = output.expand(-1, state.shape[1], -1)
+        elif state is not None:
+            output = inner.forward(state, *args[1:])
         if not isinstance(output, torch.Tensor) or output.dim() != 3 or not _same_rows(output, held.tokens):
-            return None
+            return output
         held.logits.append(leaf(output))
         return held.logits[-1]
 
@@ -186,6 +207,7 @@ def substituted(site: Site, seed: int | None = None, spread: float = 1.0, graph:
     if site.base is not None:
         hooks.append(site.base.register_forward_hook(hidden))
     if site.head is not None:
+        hooks.append(site.head.register_forward_pre_hook(first, with_kwargs=True))
         hooks.append(site.head.register_forward_hook(logits))
     try:
         with torch.set_grad_enabled(graph):
@@ -193,6 +215,13 @@ def substituted(site: Site, seed: int | None = None, spread: float = 1.0, graph:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _is_of(output: Any, state: Tensor) -> bool:
+    """Whether ``output`` is a tensor of logits [rows, tokens, vocabulary] of ``state``."""
+    import torch
+
+    return isinstance(output, torch.Tensor) and output.dim() == 3 and output.shape[:2] == state.shape[:2]
 
 
 def _same_rows(output: Tensor, tokens: tuple[int, int] | None) -> bool:

@@ -221,7 +221,7 @@ def _reached(loss: Tensor, held: Held) -> tuple[str, Tensor, Tensor]:
             first = reached[0]
             # A step may ask the same rows more than once (R-Drop): what it trains of them is the sum.
             alike = [index for index in reached if index == first or _same_call(held, leaves, first, index)]
-            return place, leaves[first], torch.stack([grads[index] for index in alike]).sum(0).detach()
+            return place, leaves[first], sum((grads[index] for index in alike[1:]), grads[first]).detach()
     raise InputError(
         NOT_THERE,
         "Substituting both, the loss did not depend on either.",
@@ -339,14 +339,16 @@ def _named(
             assert head.weight is not None
             found = shape_from_hidden(flat, values, head.weight, head.bias, head.scale, fit.tokens, rows)
         else:
-            final = next((f for f in held.final if f.shape == leaf.shape and f.requires_grad), None)
-            if final is not None:
-                slope = torch.autograd.grad(final.sum(), leaf, allow_unused=True)[0]
-                if slope is not None:
-                    safe = torch.where(slope == 0, torch.ones_like(slope), slope)
-                    flat = (grad / safe).reshape(-1, grad.shape[-1])
-                    values = final.detach().reshape(-1, leaf.shape[-1])
-            found = shape_from_logits(flat, values, fit.tokens, rows)
+            final = next((f for f in held.final if f.shape == leaf.shape and f.requires_grad and f is not leaf), None)
+            slope = None if final is None else torch.autograd.grad(final.sum(), leaf, allow_unused=True)[0]
+            if final is not None and slope is not None:
+                chosen = torch.from_numpy(rows).to(flat.device)
+                slopes = slope.reshape(-1, grad.shape[-1])[chosen]
+                inner = flat[chosen] / torch.where(slopes == 0, 1.0, slopes)
+                outer = final.detach().reshape(-1, leaf.shape[-1])[chosen]
+                found = shape_from_logits(inner, outer, fit.tokens[rows], np.arange(rows.size))
+            else:
+                found = shape_from_logits(flat, values, fit.tokens, rows)
     return classified(found, fit.weights[rows], precision)
 
 
