@@ -93,8 +93,8 @@ def from_logits(grad: Tensor) -> Fit:
     tokens, weights, second = [], [], []
     for part in pieces(grad, grad.shape[1]):
         level = part[:, columns].double().median(dim=1).values
-        deviation = part.float() - level.float()[:, None]
-        top = deviation.abs().topk(min(2, part.shape[1]), dim=1)
+        deviation = (part.float() - level.float()[:, None]).abs_()
+        top = deviation.topk(min(2, part.shape[1]), dim=1)
         token = top.indices[:, 0]
         tokens.append(token)
         weights.append(level - part.gather(1, token[:, None])[:, 0].double())

@@ -252,7 +252,7 @@ def _fitted(model: Any, site: Site, held: Held, place: str, leaf: Tensor, grad: 
     flat = grad.reshape(-1, grad.shape[-1])
     if place != "hidden":
         scale = _scale_of_logits(held, leaf)
-        return from_logits(flat / scale), _Head(scale)
+        return from_logits(flat if scale == 1.0 else flat / scale), _Head(scale)
     weight = _head_weight(site)
     scale, bias = calibrated(model, site, held.calls[-1], weight)
     return from_hidden(flat / scale, weight, bias), _Head(scale, weight, bias)
