@@ -216,7 +216,7 @@ def test_rows_of_samples_are_verified_like_any_other_layout(rungs):
 
     report = verify(adapt(tiny_model("llama")[0].train(), rungs=rungs, show=False))
     said = {verdict.experiment: verdict for verdict in report.verdicts}
-    assert said["gradients"].summary == "exactly zero in all 56 cells"
+    assert said["gradients"].summary.startswith("exactly zero in all 56 cells")
     assert "targets read from the cross entropy loss by substituting the output" in said["targets"].summary
 
 
