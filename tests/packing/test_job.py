@@ -16,6 +16,7 @@ import cloison
 from cloison import PackSpec, pack, pack_samples, unpack
 from cloison.errors import InputError, ManifestError, OverlongError, RecordError, SpecError, StoreError
 from cloison.packing import tokens as token_step
+from cloison.packing.job import run_job
 from cloison.planning import POLICIES
 from cloison.segments import IGNORE
 from cloison.text.encode import Encoded, Encoder
@@ -461,6 +462,18 @@ def test_where_every_record_is_skipped_the_data_set_is_empty(policy: str, order:
     source = write_lines(tmp_path / "a.jsonl", [{"input_ids": "no"}] * 3)
     packed = pack(str(source), tmp_path / "out", PackSpec(8, policy=policy, order=order), on_error="skip")
     assert len(packed) == 0 and packed.ledger.samples_in == 3 and packed.segments().num_segments == 0
+
+
+def test_of_very_many_broken_records_the_first_are_told_and_all_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloison.packing.tokenise._UNIT_SAMPLES", 50)
+    records = [{"input_ids": [number, 1] if number % 3 == 0 else "no"} for number in range(600)]
+    packed, tokens = run_job(str(write_lines(tmp_path / "a.jsonl", records)), tmp_path / "out", PackSpec(8), on_error="skip")
+    broken = [number for number in range(600) if number % 3]
+    assert [skip["index"] for skip in tokens.skipped] == broken == packed.ledger.entries["skipped"].indices.tolist()
+    assert sum("error" in skip for skip in tokens.skipped) == 100 and "line 2" in tokens.skipped[0]["where"]
+    assert sorted(packed.sample_ids().tolist()) == list(range(0, 600, 3))
 
 
 def test_manifest_counts_are_those_of_the_blocks(corpus: Path, tokenizer: str, tmp_path: Path) -> None:

@@ -31,6 +31,11 @@ from cloison.text.targets import SHAPES, SPAN
 
 __all__ = ["Tokenise", "prepare", "run"]
 
+_TOLD = 100
+"""Records of a chunk of which is told why they were skipped; a megabyte may hold half a million such."""
+
+_UNIT_SAMPLES = 1 << 16
+
 BATCH_RECORDS = 1024
 """Records that are encoded together."""
 
@@ -60,7 +65,7 @@ def run(tokenise: Tokenise, job: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RecordError: a record is broken and ``on_error`` is "raise"; nothing of the chunk is written then.
     """
-    facts: dict[str, Any] = {"skipped": [], "per_token": {}}
+    facts: dict[str, Any] = {"skipped": [], "skipped_further": [], "per_token": {}}
     return write_chunk(tokenise.folder, int(job["index"]), _units(tokenise, job["chunk"], facts), facts)
 
 
@@ -119,11 +124,14 @@ def _record_units(
             placed = _placed(sample, where)
             if tokenise.on_error == "raise":
                 raise type(placed)(placed.asked, placed.found, _or_skip(placed.remedy))
-            facts["skipped"].append({"index": index, "where": str(where), "error": error_to_plain(placed)})
+            if len(facts["skipped"]) < _TOLD:
+                facts["skipped"].append({"index": index, "where": str(where), "error": error_to_plain(placed)})
+            else:
+                facts["skipped_further"].append(index)
             waiting.add(where, None)
         else:
             waiting.add(where, sample)
-        if waiting.tokens >= UNIT_TOKENS:
+        if waiting.tokens >= UNIT_TOKENS or len(waiting.ids) >= _UNIT_SAMPLES:
             yield _unit(waiting, tokenise.spec.carry, facts)
             waiting = _Rows()
     if waiting.ids:

@@ -73,7 +73,7 @@ class Tokens:
         store: the samples.
         key: of sources, tokenizer, template and text options.
         spec: as given, with the date resolved where the template asks for one.
-        skipped: {"index", "where", "error"} of each record that was skipped, by index.
+        skipped: see `skipped_records`.
         described: one line on how the sources are read.
         made: chunks that were tokenised now (0: all were there).
         jobs: what each chunk of the store was read from, as in `cloison.text.sources.Source`; empty where that is not at hand.
@@ -291,10 +291,14 @@ def _verify(store: TokenStore, progress: Progress | None) -> None:
 
 
 def skipped_records(store: TokenStore) -> tuple[Mapping[str, Any], ...]:
-    """Return {"index", "where", "error"} of each record of the sources that could not be read, by index."""
+    """Return {"index", "where", "error"} of each record of the sources that could not be read, by index.
+
+    Of a chunk with very many such records, the later ones have the index alone.
+    """
     out: list[Mapping[str, Any]] = []
     first = 0
     for chunk in store.chunks:
         out += [{**skip, "index": skip["index"] + first} for skip in chunk["skipped"]]
+        out += [{"index": index + first} for index in chunk["skipped_further"]]
         first += chunk["num_samples"]
     return tuple(out)

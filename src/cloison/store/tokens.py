@@ -38,6 +38,7 @@ _CHUNK = {
     "sha256": "hash",
     "schema": "text",
     "skipped": [{"index": "count", "where": "text", "error": _ERROR}],
+    "skipped_further": ["count"],
     "per_token": each("any"),
 }
 _STORE = {

@@ -97,7 +97,7 @@ def source_rows(tokens: Tokens, *, made: bool) -> list[tuple[str, str]]:
     rows = [("read", visible(line)) for line in tokens.described.splitlines()]
     if not made:
         rows.append(("", "tokens of an earlier run, nothing tokenised again"))
-    for skip in tokens.skipped[:3]:
+    for skip in [skip for skip in tokens.skipped if "error" in skip][:3]:
         rows.append(("skipped", visible(" ".join(skip["error"][part] for part in ("asked", "found")))))
     return rows
 
