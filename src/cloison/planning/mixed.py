@@ -65,6 +65,8 @@ def mixed_blocks(
         return offsets, ids, None, bound, name
     if blocks < best.num_blocks and blocks <= MOST:
         best = as_patterns(np.split(items.classes_of(ids), offsets[1:-1]))
+    if until is not None and perf_counter() > until:
+        return *fill(best, items, seed, shuffled), best, bound, name
     patterns = remixed(best, items.units, max_segments, seed)
     most = int(best.num_blocks * (1 + MOST_GIVEN))
     if abs(variance_excess(patterns)) > NEARBY and most > best.num_blocks and (until is None or perf_counter() < until):
