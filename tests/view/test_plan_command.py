@@ -115,3 +115,37 @@ def test_one_reason_for_several_policies_is_said_once(lengths: Path, capsys: pyt
     out = capsys.readouterr().out
     assert out.count("refused") == 1 and "look_ahead, best_fit at 256 are refused: Sample" in out
     assert "samples/step" not in out
+
+
+def test_seconds_count_no_compiling(lengths: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call of a policy compiles it: it is one of a few samples, whose time is shown nowhere."""
+    calls: list[tuple[str, int]] = []
+
+    def watched(given: np.ndarray, capacity: int, *, policy: str, **options: object) -> cloison.Plan:
+        calls.append((policy, given.size))
+        return cloison.plan(given, capacity, policy=policy, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("cloison.view.plan_table.plan", watched)
+    rows = plan_rows(np.load(lengths), [2048, 4096], ["best_fit", "in_order"])
+    first = [("best_fit", 1024), ("best_fit", 3000), ("in_order", 1024), ("in_order", 3000)]
+    assert calls == [*first, ("best_fit", 3000), ("in_order", 3000)]
+    assert [row["samples_in"] for row in rows] == [3000] * 4
+
+
+def test_the_pictures_are_of_the_first_plan_and_the_table_comes_after(
+    lengths: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["plan", str(lengths), "--capacity", "256,2048", "--policy", "best_fit,in_order"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    strips = [number for number, line in enumerate(lines) if line[:1] in ("█", "▒")]
+    assert len(strips) == 4 and lines[strips[0] - 1].startswith("best_fit at 2,048: the first blocks")
+    assert strips[-1] < next(number for number, line in enumerate(lines) if line.startswith("capacity"))
+
+
+def test_a_refusal_says_where_the_sample_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"input_ids": [1] * n}) + "\n" for n in (3, 20)))
+    assert main(["plan", str(path), "--capacity", "8", "--workers", "1"]) == 2
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "sample 1 is" in said and "a.jsonl, line 2." in said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from cloison.view.output_option import add_html_option, refuse_existing_page
 from cloison.view.progress import ProgressLine
 from cloison.view.spec_options import POLICY_WORDS, add_source_arguments, pairs
 from cloison.view.whole_number import whole_number
+
+if TYPE_CHECKING:
+    from cloison.packing.tokens import Tokens
 
 __all__ = ["add_arguments", "run"]
 
@@ -54,6 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> Outcome:
     """Plan every capacity with every policy, and say what each gives. Where each of them is refused, the status is 2."""
+    from cloison.packing.whereabouts import placed
     from cloison.planning import POLICIES
     from cloison.view.page import write_page
     from cloison.view.plan_page import plan_page
@@ -66,8 +70,16 @@ def run(args: Namespace) -> Outcome:
     names = ("overflow", "order", "seed", "look_ahead", "max_segments", "align", "max_sample_tokens", "time_limit")
     options = {name: getattr(args, name) for name in names}
     with ProgressLine() as progress:
-        lengths = _lengths(args, capacities[0], progress)
-        rows = plan_rows(lengths, capacities, policies, blocks_per_step=args.blocks_per_step, progress=progress, **options)
+        lengths, tokens = _lengths(args, capacities[0], progress)
+        rows = plan_rows(
+            lengths,
+            capacities,
+            policies,
+            blocks_per_step=args.blocks_per_step,
+            progress=progress,
+            placed=None if tokens is None else lambda error: placed(error, tokens),
+            **options,
+        )
     summary = length_summary(lengths)
     if args.html is not None:
         write_page(plan_page(lengths, rows, " ".join(args.source)), args.html, replace=args.force)
@@ -82,11 +94,11 @@ def _numbers(words: str) -> list[int]:
         raise InputError("--capacity takes whole numbers.", f"{words!r} is not such a list.", "Write 2048,4096.") from error
 
 
-def _lengths(args: Namespace, capacity: int, progress: Any) -> npt.NDArray[Any]:
-    """The lengths: of a .npy file as they are, else of the samples of the sources, tokenised."""
+def _lengths(args: Namespace, capacity: int, progress: Any) -> tuple[npt.NDArray[Any], Tokens | None]:
+    """The lengths: of a .npy file as they are, else of the samples of the sources, tokenised, and what was read."""
     if len(args.source) == 1 and args.source[0].endswith(".npy"):
         try:
-            return np.asarray(np.load(args.source[0], mmap_mode="r", allow_pickle=False))
+            return np.asarray(np.load(args.source[0], mmap_mode="r", allow_pickle=False)), None
         except Exception as error:  # numpy parses the head of the file as Python, and raises what that raises
             raise InputError(
                 f"{args.source[0]} holds an array of lengths.", f"{error}.", "Write it with numpy.save."
@@ -107,4 +119,4 @@ def _lengths(args: Namespace, capacity: int, progress: Any) -> npt.NDArray[Any]:
             on_error=args.on_error,
             progress=progress,
         )
-        return np.array(tokens.store.lengths())
+        return np.array(tokens.store.lengths()), tokens

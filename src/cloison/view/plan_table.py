@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from cloison.errors import OverlongError
+from cloison.errors import CloisonError, OverlongError
 from cloison.planning import Plan, compose, plan
 from cloison.view.option_words import as_options
 
@@ -22,6 +23,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 64
 _SHOWN_BLOCKS = 4
 _ENDLESS = 1000
+_WARM_SAMPLES = 1024
 _HEADS = (
     "capacity",
     "policy",
@@ -40,7 +42,8 @@ _HEADS = (
 _LEGEND = (
     "full: tokens / (blocks x capacity). gap: blocks above a lower bound, proven as proof says. cut: of the samples. "
     "lost: of the tokens. alike: how much of the variance of log length lies between blocks (1: blocks of like lengths), and "
-    "at random: in a random draw. samples/step: how their number varies over steps of {step} blocks. s: seconds of planning."
+    "at random: in a random draw. samples/step: how their number varies over steps of {step} blocks. s: seconds of "
+    "planning, once it is compiled."
 )
 _OPTIONS = ("overflow", "capacity", "align", "max_sample_tokens")
 _MIXING = range(_HEADS.index("alike"), _HEADS.index("s"))
@@ -54,26 +57,42 @@ def plan_rows(
     *,
     blocks_per_step: int = 64,
     progress: Callable[[str, int, int], None] | None = None,
+    placed: Callable[[OverlongError], OverlongError] | None = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
     """Return one row of plain data for each capacity and policy, under the names of `Plan` and `Composition`.
 
     Args:
         blocks_per_step: the global batch, in blocks; steps per epoch and the variation from step to step are counted in it.
+        placed: what adds to an error where in the sources its samples stand.
         options: further arguments of `plan`. Where ``overflow`` is "raise" and samples are too long, the row holds ``refused``.
+
+    Cost: that of the plans, and of one of a few samples for each policy, so that ``seconds`` count no compiling.
     """
     rows = []
+    warm: set[str] = set()
     for index, (capacity, policy) in enumerate((c, p) for c in capacities for p in policies):
         if progress is not None:
             progress(f"planning {policy} at {capacity:,}", index, len(capacities) * len(policies))
         row: dict[str, Any] = {"capacity": capacity, "policy": policy}
         try:
+            if policy not in warm:
+                _warm_up(seq_lengths, capacity, policy, options)
+                warm.add(policy)
             made = plan(seq_lengths, capacity, policy=policy, **options)
         except OverlongError as error:
+            error = error if placed is None else placed(error)
             rows.append(row | {"refused": f"{error.found} {error.remedy}"})
             continue
         rows.append(row | _facts(made, blocks_per_step))
     return rows
+
+
+def _warm_up(seq_lengths: npt.NDArray[Any], capacity: int, policy: str, options: Mapping[str, Any]) -> None:
+    """Plan a few of the samples, so that what the policy needs is compiled, or loaded."""
+    head = seq_lengths[:_WARM_SAMPLES]
+    with suppress(CloisonError):  # the plan itself says it
+        plan(head[head <= capacity], capacity, policy=policy, **options)
 
 
 def _facts(made: Plan, blocks_per_step: int) -> dict[str, Any]:
@@ -86,7 +105,7 @@ def _facts(made: Plan, blocks_per_step: int) -> dict[str, Any]:
         "bound_name": made.bound_name,
         "gap": made.gap,
         "samples_in": made.ledger.samples_in,
-        "samples_cut": sum(entries[kind].samples for kind in ("split", "truncated") if kind in entries),
+        "samples_cut": sum(entries[kind].samples for kind in ("split", "cut_at_edges", "truncated") if kind in entries),
         "samples_dropped": entries["dropped"].samples if "dropped" in entries else 0,
         "lost_tokens": made.ledger.lost_tokens,
         "lost_share": made.ledger.lost_share,
@@ -193,11 +212,10 @@ def _pictures(lengths: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
         lines.append(Text(f"{q['p0']:,} {bars} {q['p100']:,}"))
         lines.append(Text(f"half have {q['p25']:,} to {q['p75']:,}, 1 in 100 more than {q['p99']:,}", style="dim"))
     legend = ": the first blocks, sample by sample in two shades; a dot is empty"
-    for row in rows:
-        if row.get("first_blocks"):
-            lines.append(Text(f"{row['policy']} at {row['capacity']:,}{legend}", style="dim"))
-            legend = ""
-            lines += [Text(_strip(block, row["capacity"])) for block in row["first_blocks"]]
+    row = next((row for row in rows if row.get("first_blocks")), None)
+    if row is not None:  # of one plan: those of all would push the table off the screen, and --html shows them
+        lines.append(Text(f"{row['policy']} at {row['capacity']:,}{legend}", style="dim"))
+        lines += [Text(_strip(block, row["capacity"])) for block in row["first_blocks"]]
     return [*lines, Text("")]
 
 
