@@ -255,3 +255,17 @@ def test_ctrl_c_is_status_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     status, _, err = run(capsys, "show", "x")
     assert status == 130
     assert "Run the same command again" in err
+
+
+def test_wrap_says_what_is_longer_than_a_block_apart_from_what_its_end_cuts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text("".join(json.dumps({"input_ids": [1] * length}) + "\n" for length in (6, 20, 5, 2, 9, 3)))
+    words = ("pack", str(source), "--out", str(tmp_path / "out"), "--capacity", "8", "--policy", "wrap", "--order", "input")
+    status, out, _ = run(capsys, *words)
+    said = " ".join(out.split())
+    assert status == 0
+    assert "2 longer than a block, split (sample 1, 4)" in said  # 6 20 5 2 9 3 end at 6 26 31 33 42 45
+    assert "1 that fit a block, cut where one ends (sample 3)" in said
+    assert "5 further pieces of samples that are cut (sample 1, 1, 1, 3, 4)" in said

@@ -297,3 +297,16 @@ def test_ids_beyond_uint32_are_int64() -> None:
     offsets, ids = fill(patterns, Wide(), 0, True)  # type: ignore[arg-type]
     narrow_offsets, narrow_ids = fill(patterns, items, 0, True)
     assert ids.dtype == np.int64 and ids.tolist() == narrow_ids.tolist() and offsets.tolist() == narrow_offsets.tolist()
+
+
+@given(lengths=lists, capacity=st.integers(10, 48), align=st.sampled_from([1, 4]), most=st.sampled_from([None, 2]))
+def test_wrap_tells_the_longer_than_a_block_from_those_cut_at_its_end(
+    lengths: list[int], capacity: int, align: int, most: int | None
+) -> None:
+    plan = cloison.plan(lengths, capacity, policy="wrap", align=align, max_segments=most)
+    named = {kind: entry.indices.tolist() for kind, entry in plan.ledger.entries.items()}
+    longer = [index for index, length in enumerate(lengths) if length > capacity // align * align]
+    cut = np.unique(plan.sample_ids[plan.starts > 0]).tolist()
+    assert named.get("split", []) == longer
+    assert named.get("cut_at_edges", []) == sorted(set(cut) - set(longer)) and set(longer) <= set(cut)
+    assert len(named.get("continuations", [])) == plan.num_segments - np.unique(plan.sample_ids).size

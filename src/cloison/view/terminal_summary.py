@@ -28,7 +28,8 @@ _KINDS = {
     "dropped": "longer than a block, dropped",
     "truncated": "longer than a block, cut",
     "split": "longer than a block, split",
-    "continuations": "further pieces of split samples",
+    "cut_at_edges": "that fit a block, cut where one ends",
+    "continuations": "further pieces of samples that are cut",
 }
 
 
