@@ -485,3 +485,13 @@ def test_case_XATT_07_and_08_are_one_sample_to_a_batch(cases: dict[str, dict[str
     for batch in (late, grid):
         report = check_batch(batch)
         assert report.counts["segments"] == 1 and not report.findings
+
+
+def test_a_note_that_needs_no_fix_says_so() -> None:
+    """Right chats whose end of turn is the tokenizer's end of text, as those of Qwen."""
+    row = {"input_ids": [11, 9, 12, 9, 13, 9], "labels": [-100, 9, 12, 9, -100, 9], "seq_lengths": [4, 2]}
+    report = check([row, row], eos_token_id=9)
+    assert report.ok and report.kinds("note") == ["eos_scan_differs"] and report.findings[0].fix == ""
+    lines = str(report).splitlines()
+    at = lines.index("NOTE    eos_scan_differs")
+    assert "No fault of the data" in lines[at + 1] and lines[at + 2] == "        No fix needed."

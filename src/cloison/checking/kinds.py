@@ -156,10 +156,8 @@ KINDS = MappingProxyType(
         "eos_scan_differs": Kind(
             "note",
             "cutting at the end-of-text id {token} would give {scanned:,} segments, {recorded:,} are recorded",
-            "A reader that finds boundaries by scanning for that id would find others than the recorded ones. A guess, "
-            "and no fault of the "
-            "data: the id may end turns, or be missing at the end of a sample.",
-            "Use a reader that takes the recorded boundaries.",
+            "No fault of the data: the id may end turns, or be missing at the end of a sample. Readers that take the "
+            "recorded boundaries are right; one that scans for that id would find others.",
         ),
         # ------------------------------------------------------------ targets
         "shifted_twice": Kind(

@@ -83,7 +83,10 @@ class CheckReport:
         ]
         for finding in self.findings:
             lines.append(f"{finding.severity.upper():<8}{finding.kind}")
-            lines += [f"        {part}" for part in (finding.message, f"Fix: {finding.fix}" if finding.fix else "") if part]
+            nothing = "No fix needed." if finding.severity == "note" else ""
+            lines += [
+                f"        {part}" for part in (finding.message, f"Fix: {finding.fix}" if finding.fix else nothing) if part
+            ]
         if not self.findings:
             lines.append("Nothing to report.")
         lines += [f"not checked: {reason}" for reason in self.not_checked]
