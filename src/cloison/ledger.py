@@ -84,6 +84,10 @@ class Ledger:
         kept = {kind: self.entries[kind] for kind in sorted(self.entries) if self.entries[kind].samples}
         object.__setattr__(self, "entries", MappingProxyType(kept))
 
+    def __reduce__(self) -> tuple[type[Ledger], tuple[Any, ...]]:
+        counts = (self.samples_in, self.tokens_in, self.samples_kept, self.tokens_kept)
+        return Ledger, (*counts, dict(self.entries))  # a proxy does not pickle
+
     @property
     def lost_tokens(self) -> int:
         """Tokens that are in no block."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -310,3 +312,10 @@ def test_wrap_tells_the_longer_than_a_block_from_those_cut_at_its_end(
     assert named.get("split", []) == longer
     assert named.get("cut_at_edges", []) == sorted(set(cut) - set(longer)) and set(longer) <= set(cut)
     assert len(named.get("continuations", [])) == plan.num_segments - np.unique(plan.sample_ids).size
+
+
+def test_plans_travel_to_other_processes() -> None:
+    plan = cloison.plan([9, 3, 12, 1, 5, 7], 10, overflow="drop")
+    for whole in (plan, plan.epoch(1).plan):
+        again = pickle.loads(pickle.dumps(whole))
+        assert [ids.tolist() for ids, _, _ in again] == [ids.tolist() for ids, _, _ in whole] and again.ledger == whole.ledger
