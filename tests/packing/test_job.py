@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -446,14 +447,27 @@ def test_a_folder_that_is_another_s_is_left_alone(corpus: Path, tokenizer: str, 
     assert again.manifest.num_blocks > 0
 
 
-def test_an_empty_source_gives_an_empty_data_set(tmp_path: Path, tokenizer: str) -> None:
-    source = tmp_path / "none.jsonl"
-    source.write_text("")
-    packed = pack(str(source), tmp_path / "out", PackSpec(8), tokenizer=tokenizer)
-    assert len(packed) == 0
-    assert list(packed) == []
-    assert packed.segments().num_segments == 0
-    packed.verify()
+@pytest.mark.parametrize("name", ["none.jsonl", "blank.jsonl", "none.json", "none.parquet", "head.csv"])
+def test_sources_without_a_record_are_an_error_and_no_empty_data_set(name: str, tmp_path: Path, tokenizer: str) -> None:
+    """What should have written them has failed, nearly always; in memory no samples are no blocks."""
+    source = tmp_path / name
+    if name == "none.parquet":
+        pq.write_table(pa.table({"text": pa.array([], pa.string())}), source)
+    else:
+        source.write_text({"blank.jsonl": "\n\n", "none.json": "[]", "head.csv": "text\n"}.get(name, ""))
+    for attempt in ("first", "again, with the store that is there"):
+        with pytest.raises(InputError, match="needs records") as caught:
+            pack(str(source), tmp_path / "out", PackSpec(8), tokenizer=tokenizer)
+        assert caught.value.found.startswith("The sources have none"), attempt
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert pack_samples([], capacity=8) == []
+
+
+def test_empty_files_beside_others_are_read_as_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("")
+    write_lines(tmp_path / "b.jsonl", [{"input_ids": [1, 2]}])
+    packed = pack([str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")], tmp_path / "out", PackSpec(8))
+    assert [block.input_ids.tolist() for block in packed] == [[1, 2]]
 
 
 @pytest.mark.parametrize("order", ["input", "shuffled"])

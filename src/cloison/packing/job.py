@@ -68,6 +68,7 @@ def pack(
         progress: called with (what, done, of how many).
 
     Raises:
+        InputError: the sources have no record.
         RecordError: a broken record, and ``on_error="raise"``.
         OverlongError: samples longer than the capacity, and no overflow policy.
         ChangedError: a source, or a file of an earlier run, changed.

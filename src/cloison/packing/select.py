@@ -84,7 +84,7 @@ def select(store: TokenStore, skipped: Sequence[int], spec: PackSpec, put: Calla
     Raises:
         OverlongError: chats or pairs that would be split into pieces without their prompt, and no ``split_prompts``; or samples
             longer than a block takes, and no overflow policy, or one that leaves none.
-        InputError: a sample has nothing to train and ``on_empty`` is "raise".
+        InputError: there is no record at all; or a sample has nothing to train and ``on_empty`` is "raise".
         SpecError: ``train_on`` means nothing for a shape that is there.
     """
     limit, most = _limit(spec), _planned_limit(spec)
@@ -110,6 +110,12 @@ def select(store: TokenStore, skipped: Sequence[int], spec: PackSpec, put: Calla
             if not cut or part.lengths[at] > longest:
                 longest, longest_at = int(part.lengths[at]), at + part.begin
             cut += int(part.cut.sum())
+    if not samples:
+        raise InputError(
+            "a packed data set needs records.",
+            "The sources have none: their files are empty, or have blank lines or a head alone.",
+            "Look at what should have written them, and at the paths.",
+        )
     if cut:
         raise _fragments(cut, longest_at, longest, samples, limit, spec)
     untrained = np.concatenate(barren)
