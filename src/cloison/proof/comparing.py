@@ -13,6 +13,7 @@ import numpy as np
 from cloison.blocks import Block
 from cloison.errors import InputError
 from cloison.proof.gradients import embedding_of, given_embeddings
+from cloison.proof.pieces import gaps, pieces
 from cloison.proof.run import Subject
 from cloison.segments import IGNORE
 
@@ -145,8 +146,9 @@ def last_place(values: Tensor) -> float:
     """
     import torch
 
-    finite = values[torch.isfinite(values)]
-    return float(finite.abs().max()) * torch.finfo(values.dtype).eps if finite.numel() else 0.0
+    parts = pieces(values, values[:1].numel())
+    largest = max((float(part.abs().masked_fill_(~part.isfinite(), 0.0).max()) for part in parts), default=0.0)
+    return largest * torch.finfo(values.dtype).eps
 
 
 @contextmanager
@@ -171,7 +173,5 @@ def jittered(subject: Subject, relative: float) -> Iterator[None]:
 
 def gap(first: Tensor, second: Tensor) -> float:
     """Return the largest difference of two tensors of one shape, 0.0 only for equal bits."""
-    import torch
-
-    difference = torch.where(first == second, 0.0, (first.double() - second.double()).abs())
-    return float(difference.nan_to_num(nan=float("inf")).max()) if difference.numel() else 0.0
+    width = first.shape[-1] if first.dim() else 1
+    return float(gaps(first.reshape(-1, width), second.reshape(-1, width)).max()) if first.numel() else 0.0

@@ -35,6 +35,7 @@ from cloison.proof.comparing import (
 from cloison.proof.isolation import scale_of
 from cloison.proof.keep import eager
 from cloison.proof.parameter_gradients import compare_gradients
+from cloison.proof.pieces import gaps
 from cloison.proof.run import Outputs, Subject
 
 if TYPE_CHECKING:
@@ -271,10 +272,7 @@ def _losses(own: _Runs, exact: _Runs | None, blocks: Sequence[Block], of_logits:
 
 
 def _by_token(first: Tensor, second: Tensor) -> npt.NDArray[np.float64]:
-    import torch
-
-    gap = torch.where(first == second, 0.0, (first.double() - second.double()).abs()).nan_to_num(nan=float("inf"))
-    return np.asarray(gap.amax(-1).cpu().numpy(), np.float64)
+    return np.asarray(gaps(first, second).cpu().numpy(), np.float64)
 
 
 def _doubled(value: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cloison.blocks import Block
 from cloison.errors import InputError
 from cloison.proof.blocks import bounds, changed, lengths_of
-from cloison.proof.pieces import pieces
+from cloison.proof.pieces import deviation, gaps, pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -163,15 +163,7 @@ def codes(count: int) -> list[list[int]]:
 
 def moves(base: Tensor, other: Tensor, places: Sequence[slice], scale: float) -> npt.NDArray[np.float64]:
     """Return float64 [segments]: the largest difference in each segment, in units of ``scale``; 0.0 only for equal bits."""
-    import torch
-
-    if base.dtype == other.dtype and torch.equal(base, other):
-        return np.zeros(len(places))
-    sizes = []
-    for one, two in zip(pieces(base, base.shape[-1]), pieces(other, base.shape[-1]), strict=True):
-        size = torch.where(one == two, 0.0, (one.double() - two.double()).abs()).nan_to_num(nan=float("inf"))
-        sizes.append(size.amax(-1))
-    rows = torch.cat(sizes).cpu().numpy()
+    rows = gaps(base, other).cpu().numpy()
     return np.array([float(rows[place].max()) for place in places]) / scale
 
 
@@ -183,21 +175,14 @@ def scale_of(base: Tensor) -> float:
     """
     import torch
 
-    parts = pieces(base, base.shape[-1])
-    count = sum(int(torch.isnan(part).any(-1).sum()) for part in parts)
+    count = sum(int(torch.isnan(part).any(-1).sum()) for part in pieces(base, base[:1].numel()))
     if count:
         raise InputError(
             "the outputs must be numbers.",
             f"{count} of {base.shape[0]} tokens have NaN outputs.",
             "Look for a mask with empty rows, an overflow of the dtype, or weights that are not finite.",
         )
-    number, total, squares = 0, 0.0, 0.0
-    for part in parts:
-        finite = part[torch.isfinite(part)].double()
-        number, total = number + finite.numel(), total + float(finite.sum())
-    for part in parts if number > 1 else []:
-        squares += float((part[torch.isfinite(part)].double() - total / number).pow(2).sum())
-    scale = float(np.sqrt(squares / (number - 1))) if number > 1 else 0.0
+    scale = deviation(base)
     if scale == 0.0:
         raise InputError("the outputs must depend on the tokens.", "They are all the same.", "Load or initialise the weights.")
     return scale

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from cloison.errors import InputError, require
 from cloison.proof.fit import NOTHING, Fit, from_real_hidden, from_real_logits, shape_from_hidden, shape_from_logits
 from cloison.proof.loss_shapes import LossShape, classified
+from cloison.proof.pieces import pieces
 from cloison.proof.report import VerifyReport
 from cloison.proof.step import Known, StepAudit, recorded
 from cloison.proof.substitution import Site, sites
@@ -131,9 +132,11 @@ class Watch:
         flat, values = grad.reshape(-1, grad.shape[-1]), seen.value.reshape(-1, grad.shape[-1])
         if seen.place != "hidden":
             scale = _scale(every, seen)
-            surest = (values * scale).double().softmax(1).amax(1).cpu().numpy() > SURE
-            fit = _told(from_real_logits(flat / scale, values * scale), surest)
-            shape = _shape_of(fit, lambda rows: shape_from_logits(flat / scale, values * scale, fit.tokens, rows), grad)
+            if scale != 1.0:
+                flat, values = flat / scale, values * scale
+            surest = np.concatenate([_surest(part) for part in pieces(values, values.shape[-1])]) > SURE
+            fit = _told(from_real_logits(flat, values), surest)
+            shape = _shape_of(fit, lambda rows: shape_from_logits(flat, values, fit.tokens, rows), grad)
         else:
             head = self._site.head
             weight: Any = None if head is None else head.weight
@@ -166,6 +169,10 @@ def _micro_batches(calls: list[dict[str, Any]], seen: list[_Seen]) -> list[tuple
     parts = [[found[index] for found in by_place.values() if found] for index in range(len(calls))]
     trained = [index for index, part in enumerate(parts) if any(one.grads for one in part)]
     return [([calls[index]], parts[index]) for index in trained] or [(calls, seen)]
+
+
+def _surest(logits: Any) -> npt.NDArray[np.float64]:
+    return np.asarray(logits.double().softmax(1).amax(1).cpu().numpy())
 
 
 def _told(fit: Fit, surest: npt.NDArray[np.bool_]) -> Fit:
