@@ -43,7 +43,7 @@ def main() -> None:
     options = parser.parse_args()
 
     from cloison.spec import PackSpec
-    from cloison.text.encode import Encoded, Encoder
+    from cloison.text.encoder import Encoded, Encoder
     from cloison.text.renderer import environment
     from cloison.text.shapes import read_record
 

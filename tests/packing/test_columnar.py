@@ -13,7 +13,7 @@ import pytest
 from cloison import PackSpec, pack
 from cloison.errors import RecordError
 from cloison.packing import columnar
-from cloison.text.encode import Encoder
+from cloison.text.encoder import Encoder
 from tests.packing.corpus import token_records, write_lines
 
 SPEC = PackSpec(64, carry=("source", "logprob"), overflow="split", split_prompts=True)

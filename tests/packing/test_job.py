@@ -20,7 +20,7 @@ from cloison.packing import tokens as token_step
 from cloison.packing.job import run_job
 from cloison.planning import POLICIES
 from cloison.segments import IGNORE
-from cloison.text.encode import Encoded, Encoder
+from cloison.text.encoder import Encoded, Encoder
 from tests.packing.corpus import chats, write_lines
 
 Tree = Callable[[Path], dict[str, str]]

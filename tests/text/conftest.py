@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cloison.spec import PackSpec
-from cloison.text.encode import Encoder
+from cloison.text.encoder import Encoder
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"

@@ -14,7 +14,7 @@ import pytest
 from cloison.samples import Sample
 from cloison.segments import IGNORE
 from cloison.text.edges import token_rows
-from cloison.text.encode import Encoded
+from cloison.text.encoder import Encoded
 from cloison.text.targets import ROLES, labels, span_array
 from cloison.text.tokens import runs
 from tests.text.test_encode import one

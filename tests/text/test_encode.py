@@ -15,7 +15,7 @@ import cloison
 from cloison.errors import InputError, RecordError, SpecError, TemplateError
 from cloison.segments import IGNORE
 from cloison.spec import PackSpec
-from cloison.text.encode import Encoded, Encoder
+from cloison.text.encoder import Encoded, Encoder
 from cloison.text.targets import ROLES, labels
 from tests.text.families import assistant, system, user
 

@@ -15,7 +15,7 @@ import pytest
 
 from cloison.errors import TemplateError
 from cloison.spec import PackSpec
-from cloison.text.encode import Encoder
+from cloison.text.encoder import Encoder
 from cloison.text.sandbox import Sandbox
 from cloison.text.shapes import read_record, recognise
 from tests.text.families import BLANKS, CHATS, FAMILIES, HARMONY, assistant, system, user

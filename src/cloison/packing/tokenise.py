@@ -23,7 +23,7 @@ from cloison.places import Place, local_folder, place, stamp
 from cloison.spec import PackSpec
 from cloison.store.tokens import SPAN_LAYOUT, UNIT_TOKENS, Unit, raw_rows, write_chunk
 from cloison.text.columnar import rows
-from cloison.text.encode import Encoded, Encoder
+from cloison.text.encoder import Encoded, Encoder
 from cloison.text.shapes import Reading
 from cloison.text.sources import Where, read_chunk
 from cloison.text.streams import guarded

@@ -40,7 +40,7 @@ from cloison.store.files import claim, file_sha256, replacing, sweep
 from cloison.store.packed import Packed
 from cloison.store.records import write_record
 from cloison.store.tokens import TokenStore, chunk_is_whole, open_token_store
-from cloison.text.encode import Encoder
+from cloison.text.encoder import Encoder
 from cloison.text.sources import Source, SourceFile, open_sources
 
 __all__ = [

@@ -22,7 +22,7 @@ from cloison.spec import PackSpec
 from cloison.store.files import file_sha256, read_json
 from cloison.store.shards import blocks_per_shard
 from cloison.store.tokens import TokenStore, open_token_store
-from cloison.text.encode import Encoder
+from cloison.text.encoder import Encoder
 from cloison.text.sources import Source, open_sources
 
 __all__ = ["Trial", "try_job"]

@@ -81,7 +81,7 @@ def _dialogs(groups: Sequence[Sequence[Sample]]) -> Dialogs:
 
 def _encoded(asked: Sequence[tuple[str, str]]) -> list[Sample]:
     from cloison.spec import PackSpec
-    from cloison.text.encode import Encoded, Encoder
+    from cloison.text.encoder import Encoded, Encoder
     from cloison.text.targets import labels
 
     records = [{"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]} for q, a in asked]
