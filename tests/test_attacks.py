@@ -13,7 +13,7 @@ import pytest
 
 import cloison
 from cloison.cli import main
-from cloison.text import encode
+from cloison.text import encoder
 from cloison.text.sandbox import Sandbox
 from tests.packing.corpus import chats, write_lines
 
@@ -62,7 +62,7 @@ def test_it_is_stopped(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     status, said = ATTACKS[name]
     # The limits are 10 s and 4 GiB; smaller ones are met sooner.
     seconds = 1.0 if "endless" in name else 20.0
-    monkeypatch.setattr(encode, "Sandbox", partial(Sandbox, seconds=seconds, limit_bytes=1 << 30))
+    monkeypatch.setattr(encoder, "Sandbox", partial(Sandbox, seconds=seconds, limit_bytes=1 << 30))
     words = command(name, tmp_path)
     found = main(words)
     shown = capsys.readouterr()

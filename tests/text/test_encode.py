@@ -256,7 +256,7 @@ def test_a_list_of_templates_that_is_none_is_named(template: Any, small: Path, t
 
 
 def test_batches_in_a_pipeline_give_the_same_in_order(small: Path, encoders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cloison.text import encode as module
+    from cloison.text import encoder as module
 
     records: list[dict[str, Any]] = [
         {"messages": [user(f"a {i}"), assistant(f"b {i}")]} if i % 3 else {"text": f"t {i}"} for i in range(50)
