@@ -39,7 +39,8 @@ def test_gaps_are_the_largest_differences(small: None, dtype: Any) -> None:
     first[1, 1] = second[1, 1] = float("inf")
     found = gaps(first, second).tolist()
     assert found[0] == found[1] == found[3] == found[4] == 0.0
-    assert found[2] == abs(float(first[2, 3].double() - second[2, 3].double())) > 0.5
+    assert found[2] > 0.5
+    assert found[2] == pytest.approx(abs(float(first[2, 3].double() - second[2, 3].double())), rel=1e-6)
     assert found[5] > 1e300 and found[6] > 1e300
     assert gap(first[2:3], second[2:3]) == found[2]
 
@@ -60,7 +61,9 @@ def test_deviation_and_last_place_leave_out_what_is_not_finite(small: None) -> N
     assert deviation(values) == pytest.approx(float(finite.double().std()), rel=1e-12)
     assert deviation(values[:, 0][:4]) == pytest.approx(float(values[:4, 0].double().std()), rel=1e-12)
     assert last_place(values) == float(finite.abs().max()) * torch.finfo(torch.float32).eps
-    assert deviation(torch.zeros(1, 1)) == 0.0
+    assert deviation(torch.zeros(1, 1)) == deviation(torch.full((9, 6), 0.1)) == deviation(torch.full((3, 2), np.inf)) == 0.0
+    shifted = numbers(9, 6, torch.float64) * 1e-6 + torch.arange(9)[:, None] * 1e3
+    assert deviation(shifted) == pytest.approx(float(shifted.std()), rel=1e-12)
 
 
 def test_pieces_are_all_rows_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,8 +82,9 @@ def token_losses(logits: Tensor, blocks: Sequence[Block]) -> Tensor:
 
     targets = np.concatenate([block.targets for block in blocks]).astype(np.int64)
     wanted = torch.from_numpy(targets).to(logits.device)
-    at = wanted != IGNORE
-    values = logits[at] if logits.dtype in (torch.float32, torch.float64) else logits[at].float()
+    at = (wanted != IGNORE).nonzero()[:, 0]
+    values = logits.index_select(0, at)  # its backward adds rows; that of logits[at] adds numbers
+    values = values if logits.dtype in (torch.float32, torch.float64) else values.float()
     return torch.nn.functional.cross_entropy(values, wanted[at], reduction="none")
 
 
@@ -146,8 +147,12 @@ def last_place(values: Tensor) -> float:
     """
     import torch
 
-    parts = pieces(values, values[:1].numel())
-    largest = max((float(part.abs().masked_fill_(~part.isfinite(), 0.0).max()) for part in parts), default=0.0)
+    largest = 0.0
+    for part in pieces(values, values[:1].numel()):
+        top = part.abs().max()
+        if not bool(torch.isfinite(top)):
+            top = part.abs().masked_fill_(~part.isfinite(), 0.0).max()
+        largest = max(largest, float(top))
     return largest * torch.finfo(values.dtype).eps
 
 

@@ -175,7 +175,8 @@ def scale_of(base: Tensor) -> float:
     """
     import torch
 
-    count = sum(int(torch.isnan(part).any(-1).sum()) for part in pieces(base, base[:1].numel()))
+    doubtful = [part for part in pieces(base, base[:1].numel()) if bool(torch.isnan(part.sum()))]  # inf - inf is NaN too
+    count = sum(int(torch.isnan(part).any(-1).sum()) for part in doubtful)
     if count:
         raise InputError(
             "the outputs must be numbers.",

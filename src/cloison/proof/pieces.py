@@ -27,16 +27,20 @@ def pieces(rows: Tensor, width: int, at_once: int = 1) -> list[Tensor]:
 def gaps(first: Tensor, second: Tensor) -> Tensor:
     """Return float64 [rows], the largest difference in each row of two tensors [rows, width]; 0.0 only for equal bits.
 
-    NaN is infinitely far from everything.
+    Differences are taken in float32, of float64 in float64. NaN is infinitely far from everything, and infinity 0 from itself.
     """
     import torch
 
     if first.dtype == second.dtype and torch.equal(first, second):
         return torch.zeros(len(first), dtype=torch.float64, device=first.device)
+    dtype = torch.promote_types(torch.promote_types(first.dtype, second.dtype), torch.float32)
     found = []
     for one, two in zip(pieces(first, first.shape[-1]), pieces(second, first.shape[-1]), strict=True):
-        size = (one.double() - two.double()).abs_().masked_fill_(one == two, 0.0)  # infinity is not far from itself
-        found.append(size.amax(-1))
+        size = (one.to(dtype) - two.to(dtype)).abs_()
+        largest = size.amax(-1)
+        if bool(torch.isnan(largest).any()):
+            largest = size.masked_fill_(one == two, 0.0).amax(-1)
+        found.append(largest.double())
     return torch.cat(found).nan_to_num(nan=float("inf")) if found else torch.zeros(0, dtype=torch.float64)
 
 
@@ -44,15 +48,18 @@ def deviation(rows: Tensor) -> float:
     """Return the standard deviation of the finite entries of ``rows`` [rows, ...], 0.0 where there are fewer than two."""
     import torch
 
-    parts = pieces(rows, rows[:1].numel())
-    finite = [torch.isfinite(part).all() for part in parts]
-    number, total, squares = 0, 0.0, 0.0
-    for part, whole in zip(parts, finite, strict=True):
-        values = part.double() if whole else part[torch.isfinite(part)].double()
-        number, total = number + values.numel(), total + float(values.sum())
-    if number < 2:
-        return 0.0
-    for part, whole in zip(parts, finite, strict=True):
-        values = part.double() if whole else part[torch.isfinite(part)].double()
-        squares += float((values - total / number).pow_(2).sum())
-    return float((squares / (number - 1)) ** 0.5)
+    number, mean, squares = 0, 0.0, 0.0
+    for part in pieces(rows, rows[:1].numel()):
+        values = part.reshape(-1).double()
+        variance, middle = torch.var_mean(values, correction=0)
+        if not bool(torch.isfinite(middle)):
+            values = values[torch.isfinite(values)]
+            if not values.numel():
+                continue
+            variance, middle = torch.var_mean(values, correction=0)
+        count, apart = values.numel(), float(middle) - mean
+        # Moments of parts add up: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm" (1979).
+        squares += float(variance) * count + apart**2 * number * count / (number + count)
+        mean += apart * count / (number + count)
+        number += count
+    return float((squares / (number - 1)) ** 0.5) if number > 1 else 0.0

@@ -279,7 +279,10 @@ def _packed(values: Tensor, at: npt.NDArray[np.int64] | None, tokens: int) -> Te
 
     flat = values.reshape(-1, values.shape[-1])
     if at is not None and flat.shape[0] > int(at.max()):
-        return flat[torch.from_numpy(at).to(flat.device)]
+        first, last = int(at[0]), int(at[-1])
+        if np.array_equal(at, np.arange(first, last + 1)):
+            return flat[first : last + 1].clone()  # a copy: a model may write its next outputs in the same place
+        return flat.index_select(0, torch.from_numpy(at).to(flat.device))
     if at is None and flat.shape[0] == tokens:
         return flat
     raise InputError(
