@@ -143,7 +143,10 @@ def test_the_pictures_are_of_the_first_plan_and_the_table_comes_after(
     assert strips[-1] < next(number for number, line in enumerate(lines) if line.startswith("capacity"))
 
 
-def test_a_refusal_says_where_the_sample_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_says_where_the_sample_stands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # wide enough for any folder's name
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"input_ids": [1] * n}) + "\n" for n in (3, 20)))
     assert main(["plan", str(path), "--capacity", "8", "--workers", "1"]) == 2
