@@ -15,8 +15,8 @@ from cloison.proof.fit import NOTHING
 from cloison.proof.report import Verdict
 from cloison.proof.run import places
 from cloison.proof.setup import FAILURES
-from cloison.proof.step import targets_verdict
 from cloison.proof.target_findings import target_findings
+from cloison.proof.target_verdict import targets_verdict
 from cloison.proof.targets import read_targets
 from cloison.proof.truth import Truth, batch_rows
 from cloison.proof.weights import Claim, StepWeights, weigh, weights_verdict

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cloison.checking.batch import check_batch
 from cloison.errors import CloisonError
 from cloison.findings import Finding
 from cloison.proof import verdicts as say
+from cloison.proof.boundaries_said import contract, unrecorded
 from cloison.proof.certificate import certificate
 from cloison.proof.fit import NOTHING
 from cloison.proof.keep import Kept, dropout_of, eager, kept
@@ -28,22 +28,13 @@ from cloison.proof.setup import FAILURES
 from cloison.proof.stand_ins import StandIns, marked, put_on, standing
 from cloison.proof.substitution import core, sites
 from cloison.proof.target_findings import target_findings
+from cloison.proof.target_verdict import TARGET_KINDS, targets_verdict
 from cloison.proof.targets import INSIDE, NO_HEAD, OTHER_ROWS, UNNAMED, Reading, read_step
 from cloison.proof.throughput import Throughput, counted
-from cloison.proof.truth import ONE_EACH, SampleIndex, Truth, batch_rows, truth_of
+from cloison.proof.truth import SampleIndex, Truth, batch_rows, truth_of
 from cloison.proof.weights import Claim, StepWeights, weigh, weights_verdict
 
-__all__ = ["Known", "StepAudit", "recorded", "targets_verdict"]
-
-_BOUNDARY_KINDS = (
-    "boundaries_disagree",
-    "lengths_disagree",
-    "max_length_wrong",
-    "mask_crosses",
-    "mask_too_narrow",
-    "position_ids",
-)
-"""What the static contract of the batch adds: signals that this machine's kernels may not read, and another's do."""
+__all__ = ["Known", "StepAudit", "recorded"]
 
 _WORST = ("error", "leak", "wrong", "mismatch", "coupled", "exact", "right", "not tested")
 
@@ -138,8 +129,8 @@ class StepAudit:
         self._replicated = replicated(model)
         if first:
             notes = self._isolate(model, call, modes, stand_ins, truth, packed)
-            self._findings += [*say.notes_said(replace(notes, dropout=0.0)), *_dropout(notes), *_contract(call, truth)]
-            self._findings += _unrecorded(batch_rows(call["input_ids"]), truth)
+            self._findings += [*say.notes_said(replace(notes, dropout=0.0)), *_dropout(notes), *contract(call, truth)]
+            self._findings += unrecorded(batch_rows(call["input_ids"]), truth)
         if reading is None:
             return
         if not first and self._form == SOFT:
@@ -244,7 +235,7 @@ class StepAudit:
         shares: list[_Share] = [pickle.loads(blob) for blob in gathered(pickle.dumps(mine))]
         parts = [part for share in shares for part in share.parts]
         explained = self._unseen or any(
-            f.kind in _TARGET_KINDS and f.severity == "error" for share in shares for f in share.findings
+            f.kind in TARGET_KINDS and f.severity == "error" for share in shares for f in share.findings
         )
         weighed, wrong = weights_verdict(weigh(parts, ranks), self.claim, form=shares[0].form, explained=explained)
         counts = sum((share.counts for share in shares), Throughput())
@@ -310,52 +301,6 @@ def _dropout(notes: Kept) -> list[Finding]:
     return [Finding("dropout_seeded", "note", said, "", {"rate": notes.dropout})]
 
 
-def _contract(call: Mapping[str, Any], truth: Truth) -> list[Finding]:
-    """Return what the static contract says of the boundaries that the batch carries, against the true ones where known."""
-    mask = call.get("attention_mask")
-    spans = truth.spans()
-    if (mask is None or getattr(mask, "ndim", 0) != 2) and any(row and row[0][0] > 0 for row in spans):
-        return []  # padding on the left that nothing shows: the contract counts from the start of a row
-    lengths = None if truth.guessed else [[stop - start for start, stop in row] for row in spans]
-    kinds = ("lengths_disagree",) if truth.guessed else _BOUNDARY_KINDS
-    try:
-        report = check_batch(call, seq_lengths=lengths)
-    except (CloisonError, ValueError, TypeError):
-        return []
-    found = [finding for finding in report.findings if finding.severity == "error" and finding.kind in kinds]
-    return [replace(finding, fix=_CUT) if _was_cut(call, finding) else finding for finding in found]
-
-
-def _unrecorded(ids: npt.NDArray[np.int64], truth: Truth) -> list[Finding]:
-    """Return a warning where rows that were taken for one sample each look as if they held several."""
-    if truth.source != ONE_EACH or not truth.ends:
-        return []
-    inner = np.isin(ids, list(truth.ends)) & (truth.segment_ids > 0)
-    for row, spans in zip(inner, truth.spans(), strict=True):
-        row[[stop - 1 for _, stop in spans]] = False
-    rows = int(inner.any(1).sum())
-    if not rows:
-        return []
-    said = (
-        f"{rows} of {len(ids)} rows hold an id that ends a text before their last token, and nothing says whether they hold "
-        "several samples: each was taken for one. If they are packed, every sample sees the ones before it, and each first "
-        "token is a target. (A guess: the id may end turns.)"
-    )
-    fix = "Keep seq_lengths beside packed rows, or pass the samples as they were before packing (samples=)."
-    return [Finding("no_boundaries", "warning", said, fix, {"rows": rows, "of": len(ids)})]
-
-
-_CUT = (
-    "Something cut the offsets to as many entries as the batch has rows, as accelerate's dispatcher does with streamed data: "
-    'pass accelerator_config={"dispatch_batches": False} to the TrainingArguments.'
-)
-
-
-def _was_cut(call: Mapping[str, Any], finding: Finding) -> bool:
-    offsets = call.get(str(finding.where.get("source")))
-    return finding.kind == "lengths_disagree" and offsets is not None and len(offsets) == len(call["input_ids"])
-
-
 def _sample_numbers(truth: Truth) -> npt.NDArray[np.int64]:
     """Return int64 [B, T]: the number of each position's sample in the batch, 0 for positions of none."""
     out = np.zeros(truth.segment_ids.shape, np.int64)
@@ -365,41 +310,6 @@ def _sample_numbers(truth: Truth) -> npt.NDArray[np.int64]:
             number += 1
             out[row, start:stop] = number
     return out
-
-
-_TARGET_KINDS = (
-    "boundary_target", "shifted_twice", "not_shifted", "prompt_trained", "padding_trained", "terminator_never_trained",
-    "nothing_trained", "wrong_token", "target_missing", "not_finite", "auxiliary_over_padding", "no_loss",
-)  # fmt: skip
-
-
-def targets_verdict(read: list[tuple[Reading, Truth]], findings: list[Finding]) -> Verdict:
-    reading, truth = read[0]
-    bad = sorted({f.kind for f in findings if f.kind in _TARGET_KINDS and f.severity == "error"})
-    total = sum(one.num_targets for one, _ in read)
-    if reading.beside_input:
-        said = f"{total} targets of the decoder of an encoder-decoder: they do not lie in the rows of input_ids"
-        return Verdict("targets", "not tested", said, {"targets": total})
-    evidence = {
-        "targets": total,
-        "place": reading.place,
-        "loss": reading.shape.name,
-        "smoothing": reading.shape.smoothing,
-        "z": reading.shape.z,
-        "terms": list(reading.shape.terms),
-        "boundaries": truth.source,
-        "labels": "known" if truth.labels is not None else "not known: nothing says which tokens are prompts",
-        "findings": bad,
-    }
-    real = reading.place.startswith("real ")
-    how = f"from the gradient at the {reading.place}" if real else f"by substituting the {reading.place}"
-    said = f"{total} targets read from the {reading.shape.name} loss {how.replace('the hidden', 'the last hidden state')}"
-    said += f": {', '.join(bad)}" if bad else "" if truth.guessed else ", none across a boundary"
-    if reading.shape.terms:
-        said += f"; beside it {', '.join(reading.shape.terms)}"
-    if truth.labels is None and not bad:
-        said += "; prompts cannot be told from answers: pass the samples with their labels (samples=)"
-    return Verdict("targets", "wrong" if bad else "right", said, evidence)
 
 
 def _merged(findings: Iterable[Finding]) -> list[Finding]:
