@@ -51,12 +51,12 @@ def test_a_column_with_fewer_blocks_than_are_stated_is_an_error(packed: Path) ->
     data = cloison.open(packed)
     path = packed / data.manifest.shards[0].name
     whole = path.read_bytes()
-    refused = set()
+    refused = []
     for at in range(4, 40):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 2]) + whole[at + 1 :])
         try:
             ids = cloison.open(packed).groups(1).column("input_ids")[1]
             assert ids.size == len(data)
         except StoreError as error:
-            refused.add("are stated" in error.found)
-    assert True in refused
+            refused.append(error.found)
+    assert any("are stated" in found for found in refused)

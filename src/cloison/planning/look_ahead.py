@@ -14,11 +14,11 @@ shards are planned side by side, with the same result.
 
 Source: the bitset of sums is the classical subset-sum program (Bellman 1957); stopping by distance and length, and the order
 of candidates, are this project's own, tuned on the order of source files and of conversations and on drawn lengths.
-Cost: about 1 microsecond a sample where sets are found (up to 10 where they are not: uniform lengths, three to a block), and
-O(K + capacity) memory beside 20 bytes for each item of a shard. K = 1,024 leaves 0.05 % empty, moves samples by 4 blocks in the
-mean on heavy tails (capacity 8,192) and by 15 on sources in the order of their folders, and mixes long with short better than a
-random draw (`benchmarks/planning_quality.py`). What it gives up: where three or four samples of like length fill a block,
-`optimal` and `mixed` are tighter (0.3 % on lognormal(700, 0.5) at 2,048; 1.5 % on uniform lengths of a fifth to half a block).
+Cost: 0.1 to 0.3 microseconds a sample, up to 1.3 where no set fits (uniform lengths, three to a block), and O(K + capacity)
+memory beside 20 bytes for each item of a shard. At K = 1,024 heavy tails (capacity 8,192) are 99.99 % full and moved by one
+block in the mean, sources in the order of their folders 99.96 % and 15 blocks; the variance share stays within 0.05 of a random
+draw's, mostly below it (`benchmarks/planning_quality.py`). What it gives up: where three or four samples of like length fill a
+block, `optimal` and `mixed` are tighter (0.2 % on lognormal(700, 0.5) at 2,048, 1.5 % on SQuAD at 384 and on uniform lengths).
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _search(
     for octave in range(longest + 1):
         at[octave] = _fitting(head[octave], room, classes, following)
         distances[octave] = _distance(at[octave], start - patience * (above - octave), places)
-    looked = total = best = 0
+    looked = total = 0
     while looked < LOOKS:
         chosen = 0
         for octave in range(1, longest + 1):
@@ -170,12 +170,9 @@ def _search(
         total += cells[looked]
         looked += 1
         worth = (places[item & (places.size - 1)] - start + GRACE * units) // FINE
-        if total + (worth >> fineness) >= steps:
-            best = last(reach[looked], steps)
-            if room - (best << fineness) <= worth:
-                break
-    best = last(reach[looked], steps)
-    n = _picked(reach, looked, best, cells, candidates, out)
+        if total + (worth >> fineness) >= steps and room - (last(reach[looked], steps) << fineness) <= worth:
+            break
+    n = _picked(reach, looked, last(reach[looked], steps), cells, candidates, out)
     if n > most:
         n = _picked(reach, most, last(reach[most], steps), cells, candidates, out)
     return n
